@@ -9,7 +9,7 @@ import sys
 from dataclasses import MISSING, fields
 from typing import get_args
 
-from tpux.model import events
+from tpux.model import events, states
 from tpux.model.failures import FAILURE_KINDS, Failure
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
@@ -30,8 +30,8 @@ with their default, which a later version may change; a field that an older vers
 """
 
 CHOICES = {
-    "state": get_args(events.JobState),
-    "action": get_args(events.RequestAction),
+    "state": get_args(states.JobState),
+    "action": get_args(states.RequestAction),
     "failure kind": FAILURE_KINDS,
 }
 TYPES = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MAX_FILES_IN_CIRCLES = 0
-MAX_CODE_LINES = 16_560
+MAX_CODE_LINES = 16_760
 _PROSE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tpux.errors import TpuxError
 from tpux.model import events
-from tpux.model.events import Event, JobState
+from tpux.model.events import Event
 from tpux.model.failures import FAILURE_KINDS, Failure
-from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, build, dump
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
+from tpux.model.states import JobState, RequestAction
 from tpux.store.fold import apply_event
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -44,7 +45,7 @@ def possible_events(state: State, at: float) -> list[Event]:
         events.Released(at=at),
         *(events.ReleaseScheduled(at=at, release_at=release_at) for release_at in (None, 3.0)),
         *(events.Failed(at=at, failure=failure) for failure in failures[:2]),
-        *(events.RequestAccepted(at=at, number=1, action=action) for action in get_args(events.RequestAction)),
+        *(events.RequestAccepted(at=at, number=1, action=action) for action in get_args(RequestAction)),
         events.BackoffSkipped(at=at),
         events.ConfigChanged(at=at, config="configs/1", name="n", allocator="local", workers=1),
         events.ResolutionUpdated(at=at, plugin="code", values={"snapshot": "0123"}),
@@ -71,13 +72,13 @@ def test_any_sequence_of_events_folds(choices: list[int], cut: int) -> None:
         assert events.from_json(json.loads(json.dumps(history[-1].to_json()))) == history[-1]
         before, state = state, apply_event(state, history[-1])
         if number == cut:
-            middle = State.from_json(json.loads(json.dumps(before.to_json())))  # as a snapshot holds it
+            middle = build(State, json.loads(json.dumps(dump(before))))  # as a snapshot holds it
             assert middle == before
     for later in history[cut:]:
         middle = apply_event(middle, later)
     assert cut >= len(choices) or middle == state
     assert state.ended == (state.state in ENDS)
-    assert State.from_json(json.loads(json.dumps(state.to_json()))) == state
+    assert build(State, json.loads(json.dumps(dump(state)))) == state
 
 
 @pytest.mark.parametrize("state", TRANSITIONS)

@@ -40,6 +40,13 @@ MUTANTS = [
         ("tests/test_reliability.py::test_a_replaced_file_is_on_the_disk_before_the_old_one_is_gone",),
     ),
     Mutant(
+        "what a command has left in the background is not ended with it",
+        "core/src/tpux/lifecycle/run.py",
+        "        if may_have_left(turn, self.failure):\n",
+        "        if False:\n",
+        ("tests/test_left_processes.py::test_a_stop_ends_what_is_held",),
+    ),
+    Mutant(
         "an event that is not written leaves nothing",
         "core/src/tpux/store/files.py",
         "            os.ftruncate(handle, end)\n",

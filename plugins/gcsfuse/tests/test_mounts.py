@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tpux.lifecycle.connection import connect_job
-from tpux.lifecycle.diagnose import diagnose_machines
-from tpux.remote.facts import read_facts
+from tpux_doctor.examine import diagnose_machines
+from tpux_doctor.facts import facts_step, parse_facts
 from tpux_gcsfuse import scripts
 from tpux_testing import run_job
 from tpux_testing.sandbox import Sandbox
@@ -133,7 +133,7 @@ def test_a_mount_whose_server_reads_and_never_answers_is_replaced(fuse, monkeypa
         server.stdout.readline()
         try:
             assert "does not answer within 1 s" in fuse.check(job, host).text
-            found = read_facts(host, (".", "gcs"), mounts=True)
+            found = parse_facts(host.run(facts_step((".", "gcs"), mounts=True).script).output)
             [mount] = [one for one in found.mounts if one.at == f"{home}/gcs"]
             assert mount.problem == "no answer within 5 s"
             assert found.disks, "that of the home directory, and others are examined nevertheless"

@@ -30,7 +30,6 @@ from tpux.lifecycle.stop import Stopping, fail, fail_after_termination
 from tpux.lifecycle.turn import Listeners, Next, Phase, Turn
 from tpux.model.events import (
     BackoffSkipped,
-    JobState,
     ReleaseScheduled,
     RequestAccepted,
     ResolutionUpdated,
@@ -41,6 +40,8 @@ from tpux.model.failures import Failure
 from tpux.model.host import Host
 from tpux.model.job import Job, job_key
 from tpux.model.machines import Worker
+from tpux.model.states import JobState
+from tpux.plugin import spec
 from tpux.plugin.guard import AbandonedCallError, UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote.termination import Termination
@@ -298,8 +299,9 @@ class JobController:
 
     def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
         turn, on_change = self._turn, partial(self.workers.changed.__setitem__, worker.index)
+        asks = spec.inspect.__name__ not in turn.errors.abandoned
         return connect_worker(
-            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change
+            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change, asks=asks
         )
 
     def _log(self, line: str) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from tpux import config
+from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.turn import Next, Turn
 from tpux.model.events import Failed, RequestAccepted, StateChanged
-from tpux.model.failures import Failure
+from tpux.model.failures import FAILURE_KINDS, Action, Failure
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.store.state import State
@@ -49,7 +51,7 @@ def _after_failure(turn: Turn, failure: Failure) -> Next:
     restarts, answer, why = _restarts(turn), None, failure.evidence or failure.kind
     if restarts.rule not in policy.RULES:
         try:
-            answer = turn.plugins.call_one(restarts.rule, spec.on_preempt, job=turn.job, failure=failure)
+            answer = _ask_rule(turn, restarts, failure)
         except PluginError as error:
             if not turn.errors.is_last_try(error):
                 raise
@@ -63,6 +65,23 @@ def _after_failure(turn: Turn, failure: Failure) -> Next:
     elif following is not None:
         why, hint = f"{following.why}; {why}", f"{following.why}; {following.hint}"
     return Next(StateChanged(to="failed", why=why, hint=hint, release_at=release_time(turn, "failed")))
+
+
+def _ask_rule(turn: Turn, restarts: policy.Restarts, failure: Failure) -> Action | None:
+    """Return what the rule's plugin answers; None if it has no rule.
+
+    Raises:
+        PluginError: it failed, or its answer has keys of `tpu` that are not valid.
+    """
+    rule, job = restarts.rule, turn.job
+    own, spent = job.sections.get(rule), dict.fromkeys(FAILURE_KINDS, 0) | {**restarts.spent}
+    action = turn.plugins.call_one(rule, spec.on_preempt, job=job, config=own, failure=failure, restarts=spent)
+    if action is not None and action.tpu:
+        try:
+            config.override_tpu(turn.opened.job.tpu, action.tpu)
+        except TpuxError as error:
+            raise turn.plugins.guard.wrong_answer(spec.on_preempt, rule, error.message) from error
+    return action
 
 
 def _why_not_replaced(turn: Turn, failure: Failure) -> str:
@@ -79,7 +98,9 @@ def _restart(turn: Turn, restart: policy.Restart) -> Next:
     action, state = restart.action, turn.state
     rerun = action.restart == "rerun" or (state.from_scratch and state.outputs)  # a rerun that has not started yet
     why = describe_start(state, from_scratch=bool(rerun))
+    chosen = ", ".join(f"{key}={value}" for key, value in action.tpu.items())
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
+    why += f" with {chosen}" if chosen else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = turn.clock.now() + restart.delay
     return Next(
@@ -90,6 +111,7 @@ def _restart(turn: Turn, restart: policy.Restart) -> Next:
             restart="rerun" if rerun else action.restart,
             reapply=action.reapply,
             solve=action.solve,
+            tpu=action.tpu,
             until=until,
         )
     )

@@ -7,6 +7,7 @@ A call is abandoned when a stop or delete has to replace the supervisor's proces
 | `run` of the environment | the environment's own steps to end the program |
 | a hook of the transport | any contact with the workers: programs may still run, and the machines can be released |
 | what opens the job (import, section, validation) | that plugin, as if it was not usable |
+| `inspect` | the allocator's answer to who a worker is now: one that was rebuilt stays unreachable |
 | `release` | nothing: `delete` reports it and keeps the record; `delete --force` removes the record |
 
 An abandoned `provision` leaves its mark, `ProvisionRequest.interrupted`, since what it sent may still take effect. The
@@ -34,8 +35,6 @@ PLUGIN_TIMEOUT = 30.0
 """Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
 ABANDONED_CALLS = "abandoned-calls.json"
 """The file in a job's directory: a message about each of these calls, by `call_key`."""
-TRANSPORT_HOOKS = ("connect", "current_workers")
-"""Called to connect to a worker. What a transport's connection does counts as `connect`."""
 
 
 class JobErrors:
@@ -102,8 +101,11 @@ class JobErrors:
         return True
 
     def abandoned_transport(self) -> str:
-        """Return the message about a call of the transport that was abandoned; "" if none was."""
-        return next((self.abandoned[hook] for hook in TRANSPORT_HOOKS if hook in self.abandoned), "")
+        """Return the message about a call of the transport that was abandoned; "" if none was.
+
+        What a transport's connection does counts as `connect`.
+        """
+        return self.abandoned.get(spec.connect.__name__, "")
 
     def retry_abandoned(self) -> None:
         """Call again whatever was abandoned: the user has started the job again."""

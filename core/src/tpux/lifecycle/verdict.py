@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tpux.errors import TpuxError
-from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded
+from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded, runs_on
 from tpux.lifecycle.turn import Turn
 from tpux.model.failures import ENDED_BY_TPUX, Failure, FailureKind, Finished
 from tpux.model.job import Attempt, WorkerExit
@@ -56,7 +56,7 @@ def verdict(
     if outranking and (was_signalled or not section.finished_by):
         return outranking
     reports, findings = ask_detectors(turn, machines, unanswered)
-    if early_failure is not None:
+    if early_failure is not None and not runs_on(turn):
         reports = _before_the_end(reports, early_failure, _exits(turn))
     if not was_signalled and (finished := finished_before(reports, failed)):
         return finished
@@ -221,6 +221,14 @@ def had_finished(turn: Turn, machines: Inspection, early_failure: Failure | None
     """Return whether the program had finished before its machines were lost, as a detector says that the job trusts."""
     trusts = bool(turn.job.command.finished_by)
     return trusts and isinstance(verdict(turn, machines, early_failure, unanswered), Finished)
+
+
+def reported_finished(turn: Turn, machines: Inspection, unanswered: Unanswered) -> bool:
+    """Return whether a detector that the job trusts says that the program has finished."""
+    if not turn.job.command.finished_by:
+        return False
+    reports, _ = ask_detectors(turn, machines, unanswered)
+    return finished_before(reports, failed_exits(turn)) is not None
 
 
 def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure:

@@ -10,7 +10,7 @@ A change that an older reader would misread needs a higher `version` of that typ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tpux.model import json
@@ -18,6 +18,7 @@ from tpux.model.failures import Failure, FailureKind
 from tpux.model.json import JsonValue
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
+from tpux.model.states import JobState, RequestAction
 
 EVENT_TYPES: dict[str, type[Event]] = {}
 """The classes of this module by their `type`."""
@@ -46,8 +47,7 @@ class Event:
 
         Fields that have their default are in it too: the next version may have another default.
         """
-        facts = {field.name: json.dump(getattr(self, field.name)) for field in fields(self)}
-        return {"type": self.type, "version": self.version, **facts}
+        return {"type": self.type, "version": self.version, **json.dump_fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +66,6 @@ class UnknownEvent(Event):
 
 
 # --- the job ------------------------------------------------------------------------------------
-
-JobState = Literal[
-    "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
-]
-RequestAction = Literal["stop", "resume", "rerun", "setup", "delete", "transfer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +112,8 @@ class StateChanged(Event):
         reapply: to `recovering`: the machines are released and requested again first.
         solve: to `recovering`: the solvers repair the workers first.
         until: to `recovering`: when the backoff ends, in seconds since the epoch.
+        tpu: to `recovering`: the keys of the section `tpu` that override the config's for the machines that are
+            requested next, as the rule's plugin wants.
     """
 
     type = "state-changed"
@@ -129,6 +126,7 @@ class StateChanged(Event):
     reapply: bool = False
     solve: bool = False
     until: float | None = None
+    tpu: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.to == "recovering" and None in (self.kind, self.restart, self.until):
@@ -487,11 +485,11 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceLow(Event):
-    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+    """A monitor has found that a resource of workers is nearly used up: written once for each in an attempt.
 
     Attributes:
         attempt: the attempt's number.
-        resource: `memory`, or `disk` with the path where it is mounted.
+        resource: such as `memory`, or `disk` with the path where it is mounted.
         workers: on which workers.
         message: how much the first of them has left.
     """

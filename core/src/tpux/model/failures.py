@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump_fields
 
 FailureKind = Literal[
     "preempted",
@@ -65,7 +65,7 @@ class Failure:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return dump_fields(self)
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,14 @@ class Action:
         restart: `resume` continues from the last checkpoint, `rerun` starts from scratch, None fails the job.
         reapply: release the machines and request new ones first.
         solve: run the solvers on the workers first.
+        tpu: with `reapply`: keys of the section `tpu` that override the config's for the next request of machines, such
+            as another zone. The request after that has the config's again.
     """
 
     restart: Literal["resume", "rerun"] | None = None
     reapply: bool = False
     solve: bool = False
+    tpu: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.restart is None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from dataclasses import dataclass
+from typing import Literal
 
-if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump_fields
 
 Quantity = Literal["step", "epoch", "loss", "compiling", "url"]
 _STEP = r"(?:step|iter|iteration)"
@@ -82,7 +81,7 @@ class Progress:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return dump_fields(self)
 
 
 def read_progress(text: str, patterns: Mapping[Quantity, str | None]) -> Progress:

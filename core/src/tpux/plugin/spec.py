@@ -17,6 +17,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
+    from pathlib import Path
 
     from tpux.model.events import Event
     from tpux.model.failures import Action, Failure, Finding, Finished
@@ -88,24 +89,20 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 
 
 @hookspec(firstresult=True)
-def remove_unused(used: Sequence[Mapping[str, JsonValue]]) -> None:
-    """Remove what the plugin keeps on this machine and no job uses. Called on each plugin after a job was deleted.
+def stored_files(resolved: Mapping[str, JsonValue]) -> Sequence[Path] | None:
+    """Return the files in the plugin's own directory, `TPUX_HOME/<word>`, that one job uses. Called for each job.
 
-    `used` has what `resolve` of this plugin returned for the jobs that exist. Meanwhile no job is created; what
-    `resolve` has prepared for a job that is about to be created must be kept.
-    Example: `for path in directory.iterdir(): if path.name not in names_of(used): path.unlink()`.
+    After a job was deleted, core deletes what is in that directory and belongs to no job, unless it was changed within
+    the last hour. Called by `tpux list --disk` as well, which counts the sizes. If a call fails or names another path,
+    nothing is deleted. `resolve` sets the time (`os.utime`) of a file that it uses again, and a plugin that must not be
+    disturbed holds a shared `flock` on the file `lock` in the directory, which is never deleted.
+    Example: `return [api.home() / "tool" / f"{resolved['snapshot']}.tar"]`.
 
-    Since 0.1.
-    """
+    Args:
+        resolved: what `resolve` of this plugin returned for the job.
 
-
-@hookspec(firstresult=True)
-def disk_usage(resolved: Mapping[str, JsonValue]) -> int | None:
-    """Return how many bytes the plugin keeps on this machine for one job, beside the job's directory.
-
-    Called by `tpux list --disk` with what `resolve` of this plugin returned for the job. What several jobs share counts
-    for each of them.
-    Example: `return archive_of(resolved).stat().st_size`.
+    Returns:
+        Files, or directories that are used as a whole; None if there are none.
 
     Since 0.1.
     """
@@ -140,6 +137,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 def inspect(request: ProvisionRequest) -> MachineStatus:
     """Return the current state of the machines; an API error is `unknown`, never `gone`. Called while a job holds any.
 
+    Also called, with `request.describe_workers`, when a worker's identity is not the allocation's
+    (`HostIdentityError`), and by commands: only `workers` of the answer counts then.
     Example: `return MachineStatus("preempted", evidence="node n1 is PREEMPTED")`.
 
     Since 0.1.
@@ -151,17 +150,6 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     """Take one step towards releasing everything that costs money; also before anything is ready, and repeatedly.
 
     Example: `return Waiting("node n1 is DELETING", poll_after=5)`.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
-def current_workers(request: ProvisionRequest) -> list[Worker] | None:
-    """Return the workers as the cloud describes them now, None if that is unknown. Called on a job's allocator.
-
-    Called when a worker's identity is not the allocation's (`HostIdentityError`): a rebuilt VM has a new host key.
-    Example: `return [replace(worker, details={"host_keys": published})]`.
 
     Since 0.1.
     """
@@ -411,6 +399,28 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
 
 
 @hookspec
+def monitor(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, list[Finding] | Failure | None] | None:
+    """Yield steps that examine a worker while the command runs, and return what they found. Broadcast.
+
+    Called on each worker every `watch.resources_every`, and four times as often after a finding other than `ok`. The
+    steps change nothing, and each may take 30 s. `tpux show` prints the messages of the findings. A `warning` is also
+    shown in `why`, and written as an event `resource-low`, once in an attempt for each `where`: the resource that is
+    short. A `Failure` ends the attempt. An error, or a hook that does not return within 30 s, is reported and ignored.
+    Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", where="disk /data")]`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        attempt: the attempt that runs, with its output directory.
+        worker: the worker that is examined.
+
+    Since 0.1.
+    """
+
+
+@hookspec
 def diagnose(
     job: Job, config: Section | None, worker: Worker
 ) -> Generator[Step, Result, Sequence[Finding] | None] | None:
@@ -448,16 +458,19 @@ def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) ->
 
 
 @hookspec(firstresult=True)
-def on_preempt(job: Job, failure: Failure) -> Action:
+def on_preempt(job: Job, config: Section | None, failure: Failure, restarts: Mapping[str, int]) -> Action:
     """Return what follows a failure of any kind, preemption or not. Called on the plugin that `job.rule` names.
 
     The answer is final as to what is done. Core adds the backoff, and a ceiling of 20 restarts in a row on new
     machines unless `job.max_restarts` names the kind.
-    Example: `return Action(restart="resume", reapply=True)`.
+    Example: `return Action("resume", reapply=True, tpu={"zone": "us-central2-b"})`.
 
     Args:
         job: the job.
+        config: the plugin's own section, None if the config has none.
         failure: what ended the attempt, or kept it from starting.
+        restarts: how many restarts in a row there were, by kind of failure; 0 for a kind without any. An attempt that
+            succeeded, or ran for an hour, and a resume by the user start the count again.
 
     Since 0.1.
     """

@@ -63,6 +63,8 @@ def _(event: events.StateChanged, state: State) -> State:
         state = replace(state, run=replace(state.run, succeeded=False))
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
+    if event.to == "provisioning":
+        return replace(state, tpu=dict(state.action.tpu) if before == "recovering" else {})
     if event.to == "setting-up":
         return replace(state, round=state.round + 1, prepared=state.prepared and state.setup_only is None)
     if event.to == "recovering":
@@ -84,7 +86,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
     kind = str(event.kind)
     return replace(
         state,
-        action=Action(event.restart, event.reapply, event.solve),
+        action=Action(event.restart, event.reapply, event.solve, event.tpu),
         backoff_until=event.until or 0.0,
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
         reapplied=state.reapplied + event.reapply,
@@ -192,6 +194,7 @@ def _without_machines(state: State) -> State:
         transfer_to="",
         previous_owners=[],
         saved_state={},
+        tpu={},
         release_at=None,
         releasing=False,
         why=why,

@@ -19,10 +19,11 @@ from tpux.model.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import offsets
+from tpux.store.files import JsonFile
 from tpux.store.record import Record
 from tpux.supervisor.delivery import Delivery
 from tpux.supervisor.files import Files
-from tpux.supervisor.report import ListenerReport, listener_reports, write_listener_reports
+from tpux.supervisor.report import ListenerReport, ListenerReports
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Listeners:
 
     def __init__(self, plugins: Plugins, clock: Clock, paths: Files, observer: Callable[[Path], Observer]) -> None:
         self._clock = clock
-        self._paths = paths
+        self._file = JsonFile(paths.listeners, ListenerReports, durable=False)
         self._guard = threading.Lock()
         self._reports: dict[str, ListenerReport] = {}
         self._exit_requested: float | None = None
@@ -53,10 +54,10 @@ class Listeners:
     def start(self) -> None:
         """Read what earlier supervisors reported; the listeners that they disabled are enabled again."""
         names, oldest = {one.name for one in self._listeners}, self._clock.now() - KEEP_REPORTS
-        before = listener_reports(self._paths.listeners)
+        before = (self._file.load() or ListenerReports()).reports
         kept = [replace(report, disabled=False) for report in before if report.name in names and report.at > oldest]
         self._reports = {report.name: report for report in kept}
-        if before != kept:
+        if before != tuple(kept):
             self._write_reports()
 
     def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool = False) -> None:
@@ -137,6 +138,6 @@ class Listeners:
 
     def _write_reports(self) -> None:
         try:
-            write_listener_reports(self._paths.listeners, self._reports.values())
+            self._file.save(ListenerReports(tuple(self._reports.values())))
         except OSError as error:
             _log.warning("cannot write the reports on listeners: %s", error)

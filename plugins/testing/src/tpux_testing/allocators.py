@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, build
 from tpux.model.machines import (
     Allocation,
     Denied,
@@ -255,7 +255,7 @@ class _Allocator:
     def _must_be_json(self, allocation: Allocation) -> None:
         data: dict[str, JsonValue] = json.loads(json.dumps(allocation.to_json()))
         message = "the allocation is not the same once it is stored as JSON; details of workers are strings"
-        require(Allocation.from_json(data) == allocation, self._word, spec.provision, message)
+        require(build(Allocation, data) == allocation, self._word, spec.provision, message)
 
     def _declared(self, allocation: Allocation) -> None:
         tpu = self._sandbox.job(self._config).tpu
