@@ -11,7 +11,7 @@ import pytest
 from tests.world import World
 from tpux import Attempt, Failure, Finding, Worker, hookimpl, sh
 from tpux.lifecycle import monitors
-from tpux.model.events import AttemptEnded, ResourceLow
+from tpux.model.events import AttemptEnded, Warned
 from tpux.store import monitored
 
 CONFIG = """
@@ -84,13 +84,13 @@ def test_what_monitors_find_is_kept_and_shown(world: World, thermometer: Thermom
     start(world)
     world.until(lambda: {0, 1} <= monitored.load(world.controller.record.directory, world.state).keys())
     found = monitored.load(world.controller.record.directory, world.state)
-    assert found == {key: [Finding("ok", "40 degrees", where="temperature")] for key in range(2)}
+    assert found == {index: [Finding("ok", "40 degrees", where="temperature")] for index in range(2)}
     thermometer.answer = lambda _: [Finding("warning", "90 degrees", where="temperature")]
     for _ in range(2):  # it is reported once
         world.clock.ahead += 60
         world.until(lambda: world.state.why == "attempt 1: worker 0: 90 degrees (1 more workers)")
-    reported = [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
-    assert [event.message for event in reported if event.resource == "temperature"] == ["90 degrees"]
+    reported = [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
+    assert [event.text for event in reported if event.kind == "temperature"] == ["90 degrees"]
     finish(world)
     assert monitored.load(world.controller.record.directory, world.state) == {}, "of an attempt that has ended"
 

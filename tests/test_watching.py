@@ -18,7 +18,7 @@ from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
 from tpux.lifecycle import monitors
-from tpux.model.events import AttemptEnded, StragglersReported
+from tpux.model.events import AttemptEnded, Warned
 from tpux.remote.script import source
 from tpux.supervisor import client
 
@@ -241,8 +241,8 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
         for worker in workers:
             (world.cloud.root / "1" / str(worker) / "go").touch()
 
-    def reported() -> list[StragglersReported]:
-        return [event for event, _ in world.controller.record.events() if isinstance(event, StragglersReported)]
+    def reported() -> list[Warned]:
+        return [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
 
     world.until(lambda: world.state.endings.keys() == {3})
     silent(world, 20)
@@ -268,7 +268,7 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
     silent(world, 120)
     assert world.state.state == "running", "it may be saving its last checkpoint"
     [event] = reported()
-    assert (event.attempt, event.workers, event.message) == (1, (1, 2), message)
+    assert (event.attempt, event.workers, event.text) == (1, (1, 2), message)
     go(2)
     world.until("succeeded")
 

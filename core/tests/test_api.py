@@ -140,7 +140,8 @@ def test_invalid_arguments(work: Path) -> None:
 
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert set(api.__all__) <= set(dir(api))
-    assert {"submit", "wait", "workers", "leases"} <= set(api.__all__)
+    assert {"submit", "wait", "workers", "machines"} <= set(api.__all__)
+    assert len(dir(api)) <= 25, "a command plugin's author reads them all"
     for name in api.__all__:
         getattr(api, name)
     with pytest.raises(AttributeError, match=r"tpux\.api.* has no attribute 'sumbit'"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.world import World
 
-from tpux.model.events import ResourceLow
+from tpux.model.events import Warned
 from tpux_doctor import facts
 
 EVERY = 180.0
@@ -47,8 +47,8 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     world.cloud.workers = 1
     start(world, output)
 
-    def written() -> list[ResourceLow]:
-        return [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
+    def written() -> list[Warned]:
+        return [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
 
     silent(world, 10)
     assert written() == []
@@ -58,10 +58,10 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     world.until(lambda: "available" in world.state.why)
     assert world.state.why.startswith("attempt 1: worker 0: memory: ")
     [memory, *disks] = written()
-    assert (memory.resource, memory.workers) == ("memory", (0,))
+    assert (memory.kind, memory.workers) == ("memory", (0,))
     assert disks
-    assert all(event.resource.startswith("disk /") and event.message.endswith(" free") for event in disks)
-    assert f"disk {elsewhere}" in [event.resource for event in disks], "that of the output directory"
+    assert all(event.kind.startswith("disk /") and event.text.endswith(" free") for event in disks)
+    assert f"disk {elsewhere}" in [event.kind for event in disks], "that of the output directory"
     monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
     monkeypatch.setattr(facts, "FULL_DISK", 101.0)
     world.clock.ahead += EVERY
@@ -137,6 +137,6 @@ def test_the_disks_of_outputs_on_several_are_told_apart(
         world.until(lambda: world.state.run.running)
         world.clock.ahead += EVERY
         world.until(lambda: world.state.why != "attempt 1")
-        events = [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
-        told.append({event.resource for event in events})
+        events = [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
+        told.append({event.kind for event in events})
     assert [f"disk {elsewhere}" in each for each in told] == [False, True, True, False]

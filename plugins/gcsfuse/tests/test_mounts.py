@@ -51,6 +51,22 @@ def test_what_a_worker_writes_is_in_the_bucket_and_on_the_other_worker(fuse):
     assert len(fuse.calls()) == 2
 
 
+def test_the_script_before_a_mount_makes_what_the_cache_needs_and_runs_only_for_a_new_mount(fuse):
+    prefix = "echo ran >>runs\nmkdir -p ram && [[ -d ram ]]"
+    job, host = fuse.job(cache={"dir": "ram/cache", "prefix": prefix}), fuse.new_host()
+    assert fuse.setup(job, host).ok
+    assert fuse.setup(job, host).ok
+    assert host.run("cat runs; ls ram").text == "ran\ncache"
+    broken = fuse.job(mount_path="~/other", cache={"dir": "ram/cache", "prefix": "echo no memory; exit 7"})
+    assert fuse.setup(broken, host).text == "no memory\ngcsfuse.cache.prefix ended with exit code 7"
+
+
+def test_a_directory_of_a_cache_that_cannot_be_made_is_named_with_its_key(fuse):
+    job, host = fuse.job(cache={"dir": "file/cache"}), fuse.new_host()
+    assert host.run("touch file").ok
+    assert "file/cache: set gcsfuse.cache.dir to another one" in fuse.setup(job, host).text
+
+
 @pytest.mark.parametrize("path", ["~/my data", "~/gcs//", r"~/a\b", "link/gcs", "~/link/../gcs"])
 def test_the_path_of_a_mount_may_be_written_in_any_way(fuse, path):
     job, host = fuse.job(mount_path=path), fuse.new_host()

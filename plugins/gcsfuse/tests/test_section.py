@@ -45,9 +45,19 @@ def test_a_file_cache_without_a_directory_is_a_warning_and_null_means_not_set():
     assert key == "extra_mounts.0.cache.file_cache_max_size_mb"
 
 
-def test_jobmans_prefix_of_a_cache_is_accepted_and_named_as_without_effect():
-    extra = {"bucket_name": "other", "mount_path": "other", "cache": {"prefix": "data/"}}
-    assert section(extra_mounts=[extra]).warnings().keys() == {"extra_mounts.0.cache.prefix"}
+def test_the_script_before_a_mount_runs_before_it_and_has_no_secret():
+    extra = {"mount_path": "other", "cache": {"dir": "/mnt/ram", "prefix": "sudo mount -t tmpfs tmpfs /mnt/ram\n"}}
+    one = job({"gcsfuse": {"bucket_name": "data", "mount_path": "gcs", "extra_mounts": [extra]}})
+    steps = [step.script for step in steps_of(tpux_gcsfuse.setup(job=one, config=one.sections["gcsfuse"])).steps]
+    (prepared,) = [index for index, script in enumerate(steps) if "sudo mount -t tmpfs tmpfs /mnt/ram" in script]
+    mounted = [index for index, script in enumerate(steps) if script.startswith("# mount the bucket data")]
+    assert mounted == [prepared - 1, prepared + 1]
+    assert {"cache.prefix", "extra_mounts.cache.prefix"} <= section().exposed_keys().keys()
+
+
+def test_an_extra_mount_without_a_bucket_is_of_the_same_bucket():
+    mounts = section(extra_mounts=[{"mount_path": "cached", "bucket_name": None}]).mounts
+    assert [mount.bucket_name for mount in mounts] == ["data", "data"]
 
 
 def test_a_directory_below_a_mount_is_durable():

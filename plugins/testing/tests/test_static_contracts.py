@@ -111,7 +111,9 @@ def test_a_hook_that_needs_a_section_that_the_job_does_not_have():
     with pytest.raises(ContractError, match=r"hook diagnose: for a job whose config has no section fake: .*'size'"):
         hooks_contract("fake", plugin=Diagnoses(Good))
     hooks_contract("fake", plugin=Decides(Good))
-    with pytest.raises(ContractError, match=r"hook on_preempt: for a job whose section fake is empty: .*IndexError"):
+    with pytest.raises(
+        ContractError, match=r"hook on_preempt: for a job whose config has no section fake: .*IndexError"
+    ):
         hooks_contract("fake", plugin=DecidesWithWords(Words))
 
 

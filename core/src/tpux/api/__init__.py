@@ -22,41 +22,34 @@ from typing import TYPE_CHECKING
 
 from tpux.api.job_info import JobInfo as JobInfo
 from tpux.api.job_info import info_of
-from tpux.env import clock_rate as clock_rate
 from tpux.env import home as home
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
+    from tpux.api import machines as machines
     from tpux.api import options as options
     from tpux.api import steps as steps
     from tpux.api import supervisor as supervisor
     from tpux.api import text as text
     from tpux.api.hints import current_hint as current_hint
-    from tpux.api.script import RemoteScript as RemoteScript
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
     from tpux.console import new_app as new_app
     from tpux.console import say as say
     from tpux.lifecycle.command_steps import run_steps as run_steps
     from tpux.lifecycle.connection import JobConnection as JobConnection
-    from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.model.events import Event
     from tpux.model.job import Job
     from tpux.model.json import JsonValue
-    from tpux.plugin.connect import connect_through as connect_through
     from tpux.store import Store
-    from tpux.store import leases as leases
     from tpux.store.record import Record
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
-    "RemoteScript": "api.script",
-    "allocation_of": "lifecycle.connection",
     "confirm": "console",
-    "connect_through": "plugin.connect",
     "current_hint": "api.hints",
     "emit": "console",
-    "leases": "store.leases",
+    "machines": "api.machines",
     "new_app": "console",
     "options": "api.options",
     "run_steps": "lifecycle.command_steps",
@@ -67,7 +60,6 @@ _MODULE_OF = {
 }
 __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "JobInfo",
-    "clock_rate",
     "events",
     "follow",
     "home",
@@ -111,6 +103,7 @@ def submit(
     """
     from tpux import console
     from tpux.lifecycle.create import create_job
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -118,7 +111,8 @@ def submit(
         raise TypeError(f"overrides is a list, such as {[overrides]}, not a str")
     store = Store()
     giver = store.find(str(on)) if on is not None else None
-    record = create_job(store, Path(config), overrides, warn=warn or console.say, on=giver)
+    plugins = Plugins(client.plugins_of_supervisor(store))
+    record = create_job(store, Path(config), overrides, warn=warn or console.say, plugins=plugins, on=giver)
     client.notify(store)
     return info_of(record)
 

@@ -80,6 +80,37 @@ def short_ids(records: Sequence[Record]) -> str:
     return ", ".join(short_id(record.id) for record in records)
 
 
+def describe_jobs(records: Sequence[Record], *, releases: bool = False) -> str:
+    """Return a line for each job: its name, state, attempt and age, and what a release makes of its machines."""
+    return "\n".join(_describe_job(record, describe_release(record) if releases else "") for record in records)
+
+
+def _describe_job(record: Record, machines: str) -> str:
+    state = record.refresh()
+    attempt = f", attempt {state.attempt}" if state.attempt else ""
+    age = format_duration(max(0.0, time.time() - state.created_at))
+    more = f"; {machines}" if machines else ""
+    return f"  job {short_id(state.id)} ({state.name}): {state.state}{attempt}, created {age} ago{more}"
+
+
+def describe_release(record: Record, verbs: tuple[str, str] = ("releases", "keeps")) -> str:
+    """Return which machines a job releases or keeps when it is deleted, "" if it has none.
+
+    Args:
+        record: the job.
+        verbs: the words for a release, and for machines that `tpu.release` keeps.
+    """
+    state, machines = record.state, record.state.machines
+    if not state.requested:
+        return ""
+    rule = record.stored_section("tpu").get("release", "created")
+    kept = rule == "never" or (machines is not None and machines.borrowed and rule != "always")
+    name = machines.name if machines else f"what was requested as {state.request_name or state.name}"
+    accelerator = (machines and machines.accelerator) or state.accelerator or ""
+    where = f" in {state.zone}" if state.zone else ""
+    return " ".join(filter(None, (verbs[kept], accelerator, f"{name}{where}")))
+
+
 def summary(state: State) -> dict[str, JsonValue]:
     """Return the fields of a job that lists show."""
     return {

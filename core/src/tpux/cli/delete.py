@@ -15,6 +15,8 @@ from tpux.cli.common import (
     OfState,
     Yes,
     confirm,
+    describe_jobs,
+    describe_release,
     new_app,
     say,
     select_jobs,
@@ -62,7 +64,7 @@ def delete(
     if not records:
         return
     if dry_run:
-        say(f"would delete {short_ids(records)}")
+        say(f"would delete with all logs:\n{describe_jobs(records, releases=True)}")
         return
     store.require_in_place()
     for record in records:
@@ -71,7 +73,7 @@ def delete(
             job, machines = short_id(record.id), record.describe_machines()
             removed = f"the record of job {job} is removed and they remain: {machines}"
             say(f"warning: if its machines cannot be released, {removed}")
-    confirm(f"Delete job {short_ids(records)} and all its logs?", yes=yes)
+    confirm(f"{describe_jobs(records, releases=True)}\nDelete job {short_ids(records)} and all its logs?", yes=yes)
     delete_jobs(store, records, force=force)
 
 
@@ -90,14 +92,17 @@ def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False)
     from tpux.store import requests
     from tpux.supervisor import client
 
+    released = {record.id: describe_release(record, ("released", "kept")) for record in records}
     written = {record: requests.write(record, "delete", force=force) for record in records}
     client.notify(store)
     requested = time.monotonic()
     for record, number in written.items():
-        _wait_until_deleted(store, record, number, requested, force=force)
+        _wait_until_deleted(store, record, number, requested, released[record.id], force=force)
 
 
-def _wait_until_deleted(store: Store, record: Record, number: int, requested: float, *, force: bool) -> None:
+def _wait_until_deleted(
+    store: Store, record: Record, number: int, requested: float, released: str, *, force: bool
+) -> None:
     """Wait until a job's record is gone, or only the release of its machines is waited for, and say so.
 
     Args:
@@ -105,6 +110,7 @@ def _wait_until_deleted(store: Store, record: Record, number: int, requested: fl
         record: the job.
         number: the number of the request.
         requested: when the deletion was requested (monotonic).
+        released: what happens to the machines, for people.
         force: the record is removed even if the machines cannot be released.
     """
     from tpux.api.watch import watch
@@ -123,7 +129,8 @@ def _wait_until_deleted(store: Store, record: Record, number: int, requested: fl
     if record.directory.is_dir():
         raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {record.state.why}", where=f"job {job}")
     machines = store.unreleased(record.id)
-    say(f"job {job} {f'removed; these machines were not released: {machines}' if machines else 'deleted'}")
+    deleted = f"deleted; {released}" if released else "deleted"
+    say(f"job {job} {f'removed; these machines were not released: {machines}' if machines else deleted}")
 
 
 def _only_waits(state: State) -> bool:

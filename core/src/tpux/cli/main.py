@@ -32,7 +32,6 @@ COMMANDS = {
     "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
     "cancel": ("stop", "Same as stop."),
     "resume": ("resume", "Start jobs again from their last checkpoint."),
-    "reboot": ("reboot", "Stop jobs and resume them on the same machines."),
     "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
     "rerun": ("rerun", "Start jobs again from scratch."),
     "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
@@ -80,7 +79,7 @@ class Commands(Group):
             from tpux.plugin.synonyms import words
 
             with_job = args[0] == "status" and any(not word.startswith("-") for word in args[1:])
-            args = ["show" if with_job else words("aliases").get(args[0], args[0]), *args[1:]]
+            args = [*("show" if with_job else words("aliases").get(args[0], args[0])).split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name

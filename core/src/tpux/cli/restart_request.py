@@ -1,4 +1,4 @@
-"""Request that jobs start again: shared by `tpux resume`, `tpux rerun`, `tpux reboot` and `tpux restart`."""
+"""Request that jobs start again: shared by `tpux resume`, `tpux rerun` and `tpux restart`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, held_notice, new_app, say, select_jobs, short_id
+from tpux.cli.common import (
+    DryRun,
+    JobsArg,
+    OfName,
+    OfState,
+    describe_jobs,
+    held_notice,
+    new_app,
+    say,
+    select_jobs,
+    short_id,
+)
 from tpux.console import end_interrupted_line
 from tpux.errors import Exit, UsageError
 
@@ -74,7 +85,7 @@ def stop(
     for record in records:
         requests.require_not_deleted(record)
         if dry_run:
-            say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
+            say(f"would stop{' and release' if release else ''}:\n{describe_jobs([record], releases=release)}")
         elif requests.has_finished(record) and not (release or keep):
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:

@@ -29,8 +29,10 @@ def supervisor() -> None:
 def status(json: Json = False) -> None:
     """Show whether the supervisor is running, and for how many jobs.
 
-    Also its environment, and which listeners do not get their events.
+    Also its environment, which listeners do not get their events, and which plugins are broken.
     """
+    from tpux.lifecycle.create import ASKED_OF_ALL
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.store.files import JsonFile
     from tpux.supervisor import client
@@ -44,6 +46,7 @@ def status(json: Json = False) -> None:
     running = _running_or_starting(store) if live and not files.stop.exists() else client.status(store)
     report, installed = client.current_report(store), client.find_installed(store)
     log, reports = str(files.log), (JsonFile(files.listeners, ListenerReports).load() or ListenerReports()).reports
+    broken = Plugins().broken(*ASKED_OF_ALL)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
         data["pid"] = running and running.pid
@@ -55,6 +58,7 @@ def status(json: Json = False) -> None:
         data["installation"] = running and asdict(running.installation)
         data["problem"] = report.installation
         data["blocked"] = dict(report.blocked)
+        data["broken_plugins"] = {name: error.message for name, error in broken.items()}
         emit(data)
     elif running is None:
         echo(f"no supervisor is running; {len(live)} active job(s)")
@@ -75,6 +79,8 @@ def status(json: Json = False) -> None:
         by = installed and ("cron" if installed.by == "crontab" else f"systemd ({installed.unit})")
         without = "not started at boot or after a crash, only by commands: see tpux supervisor install"
         echo(f"  started at boot and after a crash by {by}" if by else f"  {without}")
+        for error in broken.values():
+            echo(f"  {error.message}; jobs do without it")
     for listener in reports if not json else ():
         disabled = listener.disabled and running is not None
         notes = ["disabled until the supervisor starts again"] * disabled + [f"{listener.skipped} event(s) skipped"]

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tpux import env
-from tpux.config.document import Document, MappingNode, Source, Span, location_of, placeholders, scalars
+from tpux.config.document import (
+    Document,
+    MappingNode,
+    ScalarNode,
+    Source,
+    Span,
+    location_of,
+    node_at,
+    placeholders,
+    scalars,
+)
 from tpux.config.error_messages import SectionErrors
 from tpux.config.interpolate import Interpolation
 from tpux.config.models import (
@@ -24,7 +34,7 @@ from tpux.config.models import (
     tpu_model,
     unknown_section_hint,
 )
-from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
+from tpux.config.override import as_sections, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, exposed_secrets, mask
 from tpux.config.select import check_sections, select, warn_of_ignored_section
@@ -59,7 +69,7 @@ def load(
         elif not problems:
             problems.append(Problem(source.location(0), "the config is empty", _EXAMPLE))
         raise ConfigError(problems)
-    written = command_as_mapping(root)
+    written = as_sections(root)
     root = override(written, overrides, plugins, problems)
     document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
@@ -101,7 +111,7 @@ class _Sections:
     def validate(self) -> None:
         loaded = self._loaded
         if "command" not in self._document.entries:
-            loaded.problems.append(Problem(self._document.start.location, "missing section 'command'", _EXAMPLE))
+            loaded.problems.append(self._no_command())
         for name, model in CORE_SECTIONS.items():
             if name != "command" or name in self._document.entries:
                 data = self._data(name, active=True)
@@ -121,6 +131,17 @@ class _Sections:
                     warn_of_ignored_section(loaded, name)
         except TpuxError as error:
             loaded.error(span, error.message, error.hint)
+
+    def _no_command(self) -> Problem:
+        """Return the error for a config without a command, such as one of a worker of jobman's task queue."""
+        tasks = node_at(self._document.section("job"), ("queue", "config"))
+        if not isinstance(tasks, ScalarNode):
+            return Problem(self._document.start.location, "missing section 'command'", _EXAMPLE)
+        message = (
+            f"the commands of this config are the tasks of {tasks.raw}, and no plugin for task queues is installed"
+        )
+        hint = "create a job for each task, with its run as the command: tpux create CONFIG 'command.cmd=...'"
+        return Problem(tasks.span.location, message, hint)
 
     def _tpu_model(self, tpu: JsonValue) -> type[Section]:
         allocator = (tpu.get("allocation_mode") if isinstance(tpu, dict) else None) or DEFAULT_ALLOCATOR

@@ -53,17 +53,28 @@ def override(root: MappingNode, arguments: Sequence[str], plugins: Plugins, prob
             hint = unknown_section_hint(path, plugins)
             problems.append(Problem(source.location(0), f"unknown section {path[0]!r}", hint))
         else:
-            root = command_as_mapping(_apply(root, path, source, problems))
+            root = as_sections(_apply(root, path, source, problems))
     return root
 
 
-def command_as_mapping(root: MappingNode) -> MappingNode:
-    """Return the config with `command: SCRIPT` as `command: {cmd: SCRIPT}`, as jobman accepts it."""
-    entry = root.entries.get("command")
-    if entry is None or not isinstance(entry.value, ScalarNode) or entry.value.value is None:
-        return root
-    section = MappingNode(entry.value.span, {"cmd": Entry(entry.key, entry.value)})
-    return replace(root, entries={**root.entries, "command": replace(entry, value=section)})
+def as_sections(root: MappingNode) -> MappingNode:
+    """Return the config with what jobman's configs write otherwise in the place where tpux has it.
+
+    These are `command: SCRIPT` for `command: {cmd: SCRIPT}`, `tpu.acceleratorType`, and `loop` outside of `job`.
+    """
+    entries = dict(root.entries)
+    command, tpu = entries.get("command"), entries.get("tpu")
+    if command and isinstance(command.value, ScalarNode) and not is_null(command.value):
+        section = MappingNode(command.value.span, {"cmd": Entry(command.key, command.value)})
+        entries["command"] = replace(command, value=section)
+    if tpu and isinstance(tpu.value, MappingNode) and "accelerator" not in tpu.value.entries:
+        renamed = {"accelerator" if key == "acceleratorType" else key: each for key, each in tpu.value.entries.items()}
+        entries["tpu"] = replace(tpu, value=replace(tpu.value, entries=renamed))
+    job = entries.get("job", Entry(root.span, MappingNode(root.span, {})))
+    if "loop" in entries and isinstance(job.value, MappingNode) and "loop" not in job.value.entries:
+        keys = {**job.value.entries, "loop": entries.pop("loop")}
+        entries["job"] = replace(job, value=replace(job.value, entries=keys))
+    return replace(root, entries=entries)
 
 
 def _apply(root: MappingNode, path: list[str], source: Argument, problems: list[Problem]) -> MappingNode:

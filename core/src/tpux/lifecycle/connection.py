@@ -27,6 +27,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
+from tpux.remote.followed_script import RemoteScript
 from tpux.store import Store
 from tpux.store.state import State
 
@@ -118,6 +119,17 @@ class JobConnection:
         """Return the steps that repair a worker, or why there are none, with the plugin that has them. Since 0.1."""
         job, failure = self.job, self.state.failure or Failure("unknown")
         return self.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker)
+
+    def script(self, script: str) -> RemoteScript:
+        """Return a bash script to run in the home directory of workers; it ends with its connection, as with ssh.
+
+        `follow(host, receive, timeout=...)` runs it on a worker, passes its output on as it comes, and returns its exit
+        code; `terminate(host)` ends it. Since 0.1.
+
+        Raises:
+            UsageError: it is too long for a shell.
+        """
+        return RemoteScript(self.job, script)
 
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
@@ -241,13 +253,6 @@ def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) ->
     if status is not None and status.workers is None and status.state == "unknown":
         raise TpuxError(status.evidence or "it does not say in what state the machines are")
     return next((each for each in (status and status.workers) or () if each.index == worker.index), None)
-
-
-def allocation_of(job: Job) -> Allocation | None:
-    """Return the machines that a job holds now; None if it holds none, or is not on disk (a dry run's)."""
-    if not (job.directory / "events.jsonl").exists():
-        return None
-    return Store().record(job.id, job.user).refresh().machines
 
 
 def connect_job_or_machines(name: str | int) -> JobConnection:

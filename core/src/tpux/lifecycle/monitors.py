@@ -12,7 +12,7 @@ from dataclasses import replace
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.turn import Turn
 from tpux.lifecycle.verdict import attempt_for_detectors
-from tpux.model.events import ResourceLow
+from tpux.model.events import Warned
 from tpux.model.failures import Failure, Finding
 from tpux.model.machines import Inspection, MachineStatus, Worker
 from tpux.model.steps import Result, Sh, Step
@@ -132,8 +132,7 @@ class Monitors:
             if self._reported is not None and resource not in self._reported:
                 self._reported.add(resource)
                 message = next(iter(workers.values())).message
-                attempt = turn.state.attempt
-                turn.write(ResourceLow(attempt=attempt, resource=resource, workers=tuple(workers), message=message))
+                turn.write(Warned(kind=resource, workers=tuple(workers), text=message))
 
     def _describe(self, warnings: dict[str, dict[int, Finding]]) -> str:
         problems: dict[int, str] = {}
@@ -221,4 +220,4 @@ class _NoAnswerError(Exception):
 
 def _reported_resources(turn: Turn) -> set[str]:
     attempt, events = turn.state.attempt, turn.record.events()
-    return {event.resource for event, _ in events if isinstance(event, ResourceLow) and event.attempt == attempt}
+    return {event.kind for event, _ in events if isinstance(event, Warned) and event.attempt == attempt}

@@ -375,6 +375,10 @@ class Running(Phase):
         ended = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
         if isinstance(ended, Failure):
             ended = without_progress(turn, ended)
+        broken = sorted(name for name, worker in self._unanswered if worker is None)
+        if isinstance(ended, Failure) and broken:
+            note = f"not asked, because broken: {', '.join(broken)} (tpux plugins list)"
+            ended = replace(ended, hint="; ".join(filter(None, [ended.hint, note])))
         if isinstance(ended, Finished):
             write_end(turn, None, finished=ended.evidence)
         elif ended is not None and (hung := turn.termination.hung):  # they keep the next attempt from starting

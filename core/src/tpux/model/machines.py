@@ -62,7 +62,7 @@ class Allocation:
         storage: a directory that every worker sees and that outlives them; "" if there is none.
         zone: the zone they are in.
         borrowed: tpux did not create them, so `tpu.release: created` does not release them.
-        costs: whether keeping them costs money; if not, they are not released after a delay.
+        costs: whether keeping them costs money or other people's turn; if not, they are not released after a delay.
         notice: a shell command that waits on a worker until a preemption of it is announced, and then exits with 0;
             its output is the evidence. With any other exit code it is run again, so it may end after some minutes.
             It succeeds at once if the announcement came before it was started. "" if there are no announcements.

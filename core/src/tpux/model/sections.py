@@ -26,8 +26,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux.model.failures import FailureKind
-from tpux.model.progress import Quantity
-from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, Pattern, WorkerDirectory
+from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, WorkerDirectory
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,9 @@ class Section(BaseModel):
         return {}
 
     def connects_through(self) -> str | None:
-        """Return the transport that this section's plugin connects through, None if none; see `connect_through`.
+        """Return the transport that this section's plugin connects through, None if none.
+
+        See `tpux.api.machines.connect_through`.
 
         The section of a transport that wraps another one overrides it: a job that uses the one selects both.
         """
@@ -387,18 +388,6 @@ class WatchSection(Section):
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     resources_every: Annotated[Duration, Field(ge=1)] = 180.0
     """The time between two examinations of a worker by monitors, such as of its memory and disks: 1 s or more."""
-    progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
-    """Regular expressions that read step, epoch, loss and the run's url (their first group) and compiling from the
-    program's output, in place of tpux' own; null turns one off."""
-
-    @field_validator("progress")
-    @classmethod
-    def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
-        without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
-        if missing := [name for name in without if name != "compiling"]:
-            what = "URL, such as run=(https://\\S+)" if missing[0] == "url" else "number, such as step=(\\d+)"
-            raise ValueError(f"the pattern for {missing[0]} has no group around the {what}")
-        return patterns
 
 
 class SolveSection(Section):

@@ -96,10 +96,10 @@ _JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json
 
 @functools.cache
 def _return_type(hook: Hook) -> Type:
-    from tpux.model import failures, host, job, machines, sections, steps
+    from tpux.model import failures, host, job, machines, progress, sections, steps
     from tpux.plugin import spec
 
-    modules = (failures, host, job, machines, sections, steps, spec)
+    modules = (failures, host, job, machines, progress, sections, steps, spec)
     names = {name: value for module in modules for name, value in vars(module).items()}
     answer = SimpleNamespace(__annotations__={"return": hook.__annotations__["return"]})
     return get_type_hints(answer, names, _JSON)["return"]  # of the arguments some are events, which take long to import

@@ -28,6 +28,7 @@ DIST_OF = {
     "venv": "tpux-plugin-venv",
     "libtpu": "tpux-plugin-libtpu",
     "log": "tpux-plugin-log",
+    "progress": "tpux-plugin-progress",
     "storage": "tpux-plugin-storage",
     "wandb": "tpux-plugin-wandb",
     "brevo_email": "tpux-plugin-brevo",

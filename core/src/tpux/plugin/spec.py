@@ -6,7 +6,7 @@ word that a config uses. It implements hooks with `@tpux.hookimpl` and declares 
 (`Plugins.call_each`). Every answer is validated against the return annotation (`answers.py`).
 The *selected* plugins of a job are listed in `tpux.plugin.selected.selected_plugins`.
 Each docstring ends with the version of tpux-core since when the hook exists.
-docs/plugins/ describes each kind of plugin, and docs/plugins/reference.md is generated from this file.
+docs/plugins/ describes each kind of plugin. The reference there is generated from this file: a page for each part.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Waiting,
         Worker,
     )
+    from tpux.model.progress import Progress
     from tpux.model.sections import Section, TpuSection
     from tpux.model.steps import Result, Step, Steps
 
@@ -45,7 +46,107 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 API_VERSION = 1
 """The version of this contract. A plugin declares what it needs by its requirement on tpux-core."""
 
-# --- the config ------------------------------------------------------------------------------
+# --- common: what most plugins implement, a job's life first ------------------------------------
+
+
+@hookspec(firstresult=True)
+def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
+    """Take one step towards the machines without blocking; idempotent on the request's name.
+
+    Called repeatedly while the job is provisioning. What must be known after a crash goes into
+    `Waiting.saved_state`, which is stored before the next call.
+    Example: `return Waiting("queued in us-central2-b", poll_after=15)`.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def check(job: Job, config: Section | None, worker: Worker) -> Steps:
+    """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
+
+    They change nothing. The first script should be quick: it is run in one exchange with the worker, and only if it has
+    not ended within 5 s again as a step that can be continued. For `tpux check`, after which no program starts,
+    `TPUX_CHECK_ONLY` is set in it.
+    Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker that is checked.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
+    """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
+
+    If a step fails, it is called again; every other time the steps before that one are not run again, and return the
+    results that they had.
+    Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker that is set up.
+        peers: the job's other workers, as far as this one can run a shell on them: what one of them has built or
+            downloaded need not be built again. All of them are set up at the same time.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def run(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
+    """Return the command, wrapped. Called on the job's environment, once per attempt and worker.
+
+    Example: `return replace(command, argv=("docker", "run", image, "bash", command.script))`.
+
+    Args:
+        job: the job.
+        command: the command, as `prepare_command` of the selected plugins has returned it.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker on which it is started.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure | Finished] | None:
+    """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
+
+    Also while workers run, if `command.finished_by` is set and all have been silent for `watch.straggler_grace`.
+    Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        attempt: the attempt: the exit code, the time of the end and the log of each worker.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def on_preempt(job: Job, config: Section | None, failure: Failure, restarts: Mapping[str, int]) -> Action:
+    """Return what follows a failure of any kind, preemption or not. Called on the plugin that `job.rule` names.
+
+    The answer is final as to what is done. Core adds the backoff, and a ceiling of 20 restarts in a row on new
+    machines unless `job.max_restarts` names the kind.
+    Example: `return Action("resume", reapply=True, tpu={"zone": "us-central2-b"})`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        failure: what ended the attempt, or kept it from starting.
+        restarts: how many restarts in a row there were, by kind of failure; 0 for a kind without any. An attempt that
+            succeeded, or ran for an hour, and a resume by the user start the count again.
+
+    Since 0.1.
+    """
 
 
 @hookspec(firstresult=True)
@@ -53,18 +154,6 @@ def config_section() -> type[Section] | None:
     """Return the model of the plugin's own section, None if it has none. Called when a config is read.
 
     Example: `return VenvSection`, a `tpux.Section` with a docstring for each field.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
-def tpu_section() -> type[TpuSection] | None:
-    """Return the model of the `tpu` section. Called on the allocator that `tpu.allocation_mode` names.
-
-    A subclass of `tpux.TpuSection` adds the allocator's own keys, declares its `transport` and counts the
-    workers; without this hook the section has core's keys only.
-    Example: `return CloudTpuSection`, with `zone: str` and `transport = "ssh"`.
 
     Since 0.1.
     """
@@ -89,26 +178,6 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 
 
 @hookspec(firstresult=True)
-def stored_files(resolved: Mapping[str, JsonValue]) -> Sequence[Path] | None:
-    """Return the files in the plugin's own directory, `TPUX_HOME/<word>`, that one job uses. Called for each job.
-
-    After a job was deleted, core deletes what is in that directory and belongs to no job, unless it was changed within
-    the last hour. Called by `tpux list --disk` as well, which counts the sizes. If a call fails or names another path,
-    nothing is deleted. `resolve` sets the time (`os.utime`) of a file that it uses again, and a plugin that must not be
-    disturbed holds a shared `flock` on the file `lock` in the directory, which is never deleted.
-    Example: `return [api.home() / "tool" / f"{resolved['snapshot']}.tar"]`.
-
-    Args:
-        resolved: what `resolve` of this plugin returned for the job.
-
-    Returns:
-        Files, or directories that are used as a whole; None if there are none.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
 def preflight(job: Job) -> list[Finding] | None:
     """Check everything that can be checked before anything is created. Called on the selected plugins.
 
@@ -118,16 +187,67 @@ def preflight(job: Job) -> list[Finding] | None:
     """
 
 
-# --- machines: the allocator that `tpu.allocation_mode` names, without wrappers -----------------
+@hookspec(firstresult=True)
+def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
+    """Return the command with its directory and variables. Called on each selected plugin in turn, before `run`.
+
+    What `run` gets is the last answer; the environment wraps it.
+    Example: `return replace(command, cwd=directory)`.
+
+    Args:
+        job: the job.
+        command: the command, as the plugin before has returned it. `tpux cp` asks only for `cwd`, and `command.env` has
+            few variables then: a hook must not fail because one is missing.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker on which it is started.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) -> Steps | None:
+    """Yield steps that repair the worker, none for a kind of failure that it does not know. Broadcast.
+
+    Called before the next attempt, if the rule's action includes `solve`, and by `tpux solve`. No program of the job
+    runs meanwhile. `tpux solve --dry-run` runs their previews in place of the steps, also while a program runs.
+    Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        failure: what ended the attempt; of kind `unknown` if `tpux solve` finds none.
+        worker: the worker that is repaired, perhaps not that of the failure.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def on_event(job: Job, event: Event) -> None:
+    """React to an event. Broadcast after the event is stored, in a thread of the listener's own; delays no job.
+
+    Each event of a job is delivered at least once and in order, beginning at the listener's installation.
+    Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
+
+    Args:
+        job: the job, with the attempt and stage as of the event.
+        event: the event; docs/events.md lists the types.
+
+    Since 0.1.
+    """
+
+
+# --- machines: the allocator that `tpu.allocation_mode` names, without wrappers, and the transport
 
 
 @hookspec(firstresult=True)
-def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
-    """Take one step towards the machines without blocking; idempotent on the request's name.
+def tpu_section() -> type[TpuSection] | None:
+    """Return the model of the `tpu` section. Called on the allocator that `tpu.allocation_mode` names.
 
-    Called repeatedly while the job is provisioning. What must be known after a crash goes into
-    `Waiting.saved_state`, which is stored before the next call.
-    Example: `return Waiting("queued in us-central2-b", poll_after=15)`.
+    A subclass of `tpux.TpuSection` adds the allocator's own keys, declares its `transport` and counts the
+    workers; without this hook the section has core's keys only.
+    Example: `return CloudTpuSection`, with `zone: str` and `transport = "ssh"`.
 
     Since 0.1.
     """
@@ -179,45 +299,6 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | No
 
 
 @hookspec(firstresult=True)
-def find_checkpoint(job: Job, directories: Sequence[str], options: Mapping[str, object]) -> Checkpoint | Failure | None:
-    """Find the newest complete checkpoint in output directories that are URLs. Called in a thread, before an attempt.
-
-    Every plugin that implements it is called, in the order of their names, until one does not return None. After a
-    failure, an exception or a minute the answer is unknown: the job waits, and calls again. It never starts from
-    scratch for that.
-    Example: `return Checkpoint(next((one for one in directories if has_checkpoint(one)), ""))`.
-
-    Args:
-        job: the job; `command.checkpoint` is the pattern of what a directory has that can be resumed from.
-        directories: of earlier attempts, the last one first.
-        options: what `storage_options` returned.
-
-    Returns:
-        None if the plugin cannot open URLs of this scheme; a failure of the kind `infra` or `auth` if it is unknown.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
-def storage_options(job: Job, scheme: str) -> Mapping[str, object] | None:
-    """Return how fsspec opens the job's output directory: the arguments of the file system, such as credentials.
-
-    With `protocol` among them it is opened as that instead of the URL's scheme.
-    Asked of the selected plugins if `job.output_dir` is a URL; the first answer counts. Nothing of it is stored.
-
-    Args:
-        job: the job.
-        scheme: of the URL, such as `gs`.
-
-    Returns:
-        None if the plugin knows nothing about the scheme.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
 def connect(worker: Worker, job: Job) -> Host:
     """Open a connection. Called on the transport that the allocation names.
 
@@ -230,6 +311,16 @@ def connect(worker: Worker, job: Job) -> Host:
     Raises:
         HostUnreachableError: the worker does not answer.
         HostIdentityError: another machine answers.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def public_keys(job: Job) -> list[str] | None:
+    """Return public keys for the allocator to install on new machines. Called on the selected plugins.
+
+    Example: `return ["tpux:ssh-ed25519 AAAA... tpux"]`.
 
     Since 0.1.
     """
@@ -253,53 +344,24 @@ def shell_on(worker: Worker, job: Job) -> Sequence[str] | None:
 
 
 @hookspec(firstresult=True)
-def public_keys(job: Job) -> list[str] | None:
-    """Return public keys for the allocator to install on new machines. Called on the selected plugins.
+def storage_options(job: Job, scheme: str) -> Mapping[str, object] | None:
+    """Return how fsspec opens the job's output directory: the arguments of the file system, such as credentials.
 
-    Example: `return ["tpux:ssh-ed25519 AAAA... tpux"]`.
-
-    Since 0.1.
-    """
-
-
-# --- preparing and running: modules in the config's order, and the environment ----------------
-
-
-@hookspec(firstresult=True)
-def check(job: Job, config: Section | None, worker: Worker) -> Steps:
-    """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
-
-    They change nothing. The first script should be quick: it is run in one exchange with the worker, and only if it has
-    not ended within 5 s again as a step that can be continued. For `tpux check`, after which no program starts,
-    `TPUX_CHECK_ONLY` is set in it.
-    Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
+    With `protocol` among them it is opened as that instead of the URL's scheme.
+    Asked of the selected plugins if `job.output_dir` is a URL; the first answer counts. Nothing of it is stored.
 
     Args:
         job: the job.
-        config: the plugin's own section, None if the config has none.
-        worker: the worker that is checked.
+        scheme: of the URL, such as `gs`.
+
+    Returns:
+        None if the plugin knows nothing about the scheme.
 
     Since 0.1.
     """
 
 
-@hookspec(firstresult=True)
-def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
-    """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
-
-    If a step fails, it is called again; every other time the steps before that one are not run again, and return the
-    results that they had.
-    Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
-
-    Args:
-        job: the job.
-        config: the plugin's own section, None if the config has none.
-        worker: the worker that is set up.
-        peers: the job's other workers, as far as this one can run a shell on them: what one of them has built or
-            downloaded need not be built again. All of them are set up at the same time.
-
-    Since 0.1.
-    """
+# --- advanced -----------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
@@ -320,43 +382,6 @@ def clean_up(job: Job, config: Section | None, worker: Worker, released: bool) -
 
     Since 0.1.
     """
-
-
-@hookspec(firstresult=True)
-def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
-    """Return the command with its directory and variables. Called on each selected plugin in turn, before `run`.
-
-    What `run` gets is the last answer; the environment wraps it.
-    Example: `return replace(command, cwd=directory)`.
-
-    Args:
-        job: the job.
-        command: the command, as the plugin before has returned it. `tpux cp` asks only for `cwd`, and `command.env` has
-            few variables then: a hook must not fail because one is missing.
-        config: the plugin's own section, None if the config has none.
-        worker: the worker on which it is started.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
-def run(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
-    """Return the command, wrapped. Called on the job's environment, once per attempt and worker.
-
-    Example: `return replace(command, argv=("docker", "run", image, "bash", command.script))`.
-
-    Args:
-        job: the job.
-        command: the command, as `prepare_command` of the selected plugins has returned it.
-        config: the plugin's own section, None if the config has none.
-        worker: the worker on which it is started.
-
-    Since 0.1.
-    """
-
-
-# --- failures ------------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
@@ -383,22 +408,6 @@ def collect(
 
 
 @hookspec
-def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure | Finished] | None:
-    """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
-
-    Also while workers run, if `command.finished_by` is set and all have been silent for `watch.straggler_grace`.
-    Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
-
-    Args:
-        job: the job.
-        config: the plugin's own section, None if the config has none.
-        attempt: the attempt: the exit code, the time of the end and the log of each worker.
-
-    Since 0.1.
-    """
-
-
-@hookspec
 def monitor(
     job: Job, config: Section | None, attempt: Attempt, worker: Worker
 ) -> Generator[Step, Result, list[Finding] | Failure | None] | None:
@@ -406,7 +415,7 @@ def monitor(
 
     Called on each worker every `watch.resources_every`, and four times as often after a finding other than `ok`. The
     steps change nothing, and each may take 30 s. `tpux show` prints the messages of the findings. A `warning` is also
-    shown in `why`, and written as an event `resource-low`, once in an attempt for each `where`: the resource that is
+    shown in `why`, and written as an event `warned`, once in an attempt for each `where`: the resource that is
     short. A `Failure` ends the attempt. An error, or a hook that does not return within 30 s, is reported and ignored.
     Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", where="disk /data")]`.
 
@@ -415,6 +424,24 @@ def monitor(
         config: the plugin's own section, None if the config has none.
         attempt: the attempt that runs, with its output directory.
         worker: the worker that is examined.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def progress(job: Job, config: Section | None, lines: list[str]) -> Progress | None:
+    """Return how far the program has come, as new lines of its output say; None if they say nothing. Broadcast.
+
+    Called with the output of the first worker, at most every 5 s, and at the attempt's end once more. Of more than
+    256 KiB the last ones are passed. What the answer lacks, such as a loss, stays as it was; core measures the rate.
+    The hook is called in the job's turn, so it must be quick. An error is reported and ignored.
+    Example: `return Progress(step=int(lines[-1])) if lines[-1].isdecimal() else None`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        lines: the lines, without their ends.
 
     Since 0.1.
     """
@@ -439,53 +466,42 @@ def diagnose(
     """
 
 
-@hookspec
-def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) -> Steps | None:
-    """Yield steps that repair the worker, none for a kind of failure that it does not know. Broadcast.
+@hookspec(firstresult=True)
+def find_checkpoint(job: Job, directories: Sequence[str], options: Mapping[str, object]) -> Checkpoint | Failure | None:
+    """Find the newest complete checkpoint in output directories that are URLs. Called in a thread, before an attempt.
 
-    Called before the next attempt, if the rule's action includes `solve`, and by `tpux solve`. No program of the job
-    runs meanwhile. `tpux solve --dry-run` runs their previews in place of the steps, also while a program runs.
-    Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
+    Every plugin that implements it is called, in the order of their names, until one does not return None. After a
+    failure, an exception or a minute the answer is unknown: the job waits, and calls again. It never starts from
+    scratch for that.
+    Example: `return Checkpoint(next((one for one in directories if has_checkpoint(one)), ""))`.
 
     Args:
-        job: the job.
-        config: the plugin's own section, None if the config has none.
-        failure: what ended the attempt; of kind `unknown` if `tpux solve` finds none.
-        worker: the worker that is repaired, perhaps not that of the failure.
+        job: the job; `command.checkpoint` is the pattern of what a directory has that can be resumed from.
+        directories: of earlier attempts, the last one first.
+        options: what `storage_options` returned.
+
+    Returns:
+        None if the plugin cannot open URLs of this scheme; a failure of the kind `infra` or `auth` if it is unknown.
 
     Since 0.1.
     """
 
 
 @hookspec(firstresult=True)
-def on_preempt(job: Job, config: Section | None, failure: Failure, restarts: Mapping[str, int]) -> Action:
-    """Return what follows a failure of any kind, preemption or not. Called on the plugin that `job.rule` names.
+def stored_files(resolved: Mapping[str, JsonValue]) -> Sequence[Path] | None:
+    """Return the files in the plugin's own directory, `TPUX_HOME/<word>`, that one job uses. Called for each job.
 
-    The answer is final as to what is done. Core adds the backoff, and a ceiling of 20 restarts in a row on new
-    machines unless `job.max_restarts` names the kind.
-    Example: `return Action("resume", reapply=True, tpu={"zone": "us-central2-b"})`.
-
-    Args:
-        job: the job.
-        config: the plugin's own section, None if the config has none.
-        failure: what ended the attempt, or kept it from starting.
-        restarts: how many restarts in a row there were, by kind of failure; 0 for a kind without any. An attempt that
-            succeeded, or ran for an hour, and a resume by the user start the count again.
-
-    Since 0.1.
-    """
-
-
-@hookspec
-def on_event(job: Job, event: Event) -> None:
-    """React to an event. Broadcast after the event is stored, in a thread of the listener's own; delays no job.
-
-    Each event of a job is delivered at least once and in order, beginning at the listener's installation.
-    Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
+    After a job was deleted, core deletes what is in that directory and belongs to no job, unless it was changed within
+    the last hour. Called by `tpux list --disk` as well, which counts the sizes. If a call fails or names another path,
+    nothing is deleted. `resolve` sets the time (`os.utime`) of a file that it uses again, and a plugin that must not be
+    disturbed holds a shared `flock` on the file `lock` in the directory, which is never deleted.
+    Example: `return [api.home() / "tool" / f"{resolved['snapshot']}.tar"]`.
 
     Args:
-        job: the job, with the attempt and stage as of the event.
-        event: the event; docs/events.md lists the types.
+        resolved: what `resolve` of this plugin returned for the job.
+
+    Returns:
+        Files, or directories that are used as a whole; None if there are none.
 
     Since 0.1.
     """

@@ -126,20 +126,9 @@ def _(event: events.Allocated, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.TransferStarted, state: State) -> State:
-    return replace(state, transfer_to=event.to)
-
-
-@_apply.register
 def _(event: events.CleanUpStarted, state: State) -> State:
     del event
     return replace(state, prepared=False, cleaning_up=True)
-
-
-@_apply.register
-def _(event: events.TransferCancelled, state: State) -> State:
-    del event
-    return replace(state, transfer_to="", why=state.end_why, hint="")
 
 
 @_apply.register
@@ -315,20 +304,18 @@ def _(event: events.ResolutionUpdated, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.BackoffSkipped, state: State) -> State:
-    del event
-    return replace(state, backoff_until=0.0)
-
-
-@_apply.register
 def _(event: events.RequestAccepted, state: State) -> State:
+    state = replace(state, last_request_number=max(state.last_request_number, event.number))
     if event.action == "transfer":  # the other job's request: what this job's user has requested stays
-        return replace(state, last_request_number=event.number)
+        if event.agreed:
+            return replace(state, transfer_to=event.to)
+        return state if event.to else replace(state, transfer_to="", why=state.end_why, hint="")
     request = _merged(state.request, event).to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it
     scratch = state.scratch_after(event.action)
-    return replace(state, last_request_number=event.number, last_request=request, from_scratch=scratch)
+    backoff_until = 0.0 if event.backoff_skipped else state.backoff_until
+    return replace(state, last_request=request, from_scratch=scratch, backoff_until=backoff_until)
 
 
 def _merged(earlier: events.RequestAccepted | None, request: events.RequestAccepted) -> events.RequestAccepted:

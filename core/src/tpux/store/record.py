@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 8
+SNAPSHOT_FORMAT = 9
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 _FIELDS = {field.name for field in fields(State)}
 
@@ -158,6 +158,12 @@ class Record:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         JsonFile(path, _Update).save(_Update(self.refresh().config, dict(values)))
 
+    def stored_section(self, name: str) -> Mapping[str, JsonValue]:
+        """Return a section of the job's config as it is stored, {} if it has none or cannot be read."""
+        config = (files.load(self.config_directory / "resolved.json") or {}).get("config")
+        section = config.get(name) if isinstance(config, dict) else None
+        return section if isinstance(section, dict) else {}
+
     def describe_machines(self) -> str:
         """Return which machines the job has requested and not released, and where: as far as it can be read."""
         state = self.state
@@ -175,10 +181,10 @@ class Record:
         state, offset = data.get("state"), data.get("offset")
         if data.get("format") != SNAPSHOT_FORMAT or not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0
-        if offset > length or state.keys() != _FIELDS:
+        if offset > length:
             return None, 0
         try:
-            return json.build(State, state), offset
+            return (json.build(State, state), offset) if state.keys() == _FIELDS else (None, 0)
         except ValueError:
             return None, 0
 
@@ -203,7 +209,7 @@ class Record:
             at: the time, in seconds since the epoch.
 
         Returns:
-            The event with its time.
+            The event with its time, and the attempt and the stage after it.
 
         Raises:
             OSError: it could not be written; nothing has changed.
@@ -214,6 +220,7 @@ class Record:
         assert self.lock.held, "only the holder of the lock writes"  # noqa: S101
         event = replace(event, at=at)
         state = apply_event(self._state, event)
+        event = replace(event, attempt=state.attempt, stage=state.stage)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
         data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": json.dump(state)}

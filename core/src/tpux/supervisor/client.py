@@ -17,6 +17,7 @@ from tpux.supervisor.files import Files
 from tpux.supervisor.lockfile import PACKAGE, Installation, Status, read_status
 
 if TYPE_CHECKING:
+    from tpux.plugin.entrypoints import InstalledPlugin
     from tpux.store import Store
     from tpux.supervisor.report import Report
 
@@ -182,6 +183,34 @@ def _warn_once(files: Files, difference: list[object], text: str) -> None:
     with suppress(OSError), files.warnings.open("a") as file:  # on a full disk the warning comes again
         file.write(f"{digest}\n")
     say(f"warning: {text}")
+
+
+def plugins_of_supervisor(store: Store) -> dict[str, InstalledPlugin]:
+    """Return the installed plugins, for a command that creates a job; those that its supervisor cannot find as broken.
+
+    A supervisor starts in `/`, and keeps the `PYTHONPATH` that it was started with. Another installation of tpux than
+    this one is warned of elsewhere.
+    """
+    import site
+    from dataclasses import replace
+
+    from tpux.plugin.dists import entry_points
+    from tpux.plugin.entrypoints import find
+
+    found, running = find("tpux"), status(store)
+    if running is not None and not running.installation.is_here():
+        return found
+    environment = os.environ if running is None else running.environment
+    directories = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    theirs = {os.path.abspath(os.path.join("/", one)) for one in directories}  # noqa: PTH100, PTH118
+    own = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *([""] if sys.path[0] in {"", os.getcwd()} else [])]  # noqa: PTH109
+    extra = {os.path.abspath(one) for one in own} - theirs - {*site.getsitepackages(), site.getusersitepackages()}  # noqa: PTH100
+    names = {entry.name for entry in entry_points("tpux", extra)}
+    why = "the supervisor, which runs jobs, cannot find it: it is not in its PYTHONPATH"
+    hint = "install it with pip; or set PYTHONPATH to absolute paths, then `tpux supervisor stop` and `start`"
+    return {
+        name: one if name in names or one.broken else replace(one, broken=why, hint=hint) for name, one in found.items()
+    }
 
 
 def stop(store: Store, *, timeout: float = 30.0) -> bool:

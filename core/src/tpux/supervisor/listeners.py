@@ -71,7 +71,7 @@ class Listeners:
         self._exit_requested = None if not done else self._exit_requested
         for listener in self._listeners:
             try:
-                listener.follow(record, open_job, done=done)
+                listener.backlog.follow(record, open_job, done=done)
             except (TpuxError, OSError) as error:
                 _log.warning("job %s: listener %s is not notified: %s", record.id, listener.name, error)
         if not done:
@@ -84,16 +84,16 @@ class Listeners:
         """Make a job's events known, up to this offset."""
         self._exit_requested = None
         for listener in self._listeners:
-            listener.notify(job, end)
+            listener.backlog.notify(job, end)
 
     def behind(self, job: str) -> list[str]:
         """Return the listeners that have not received all of a job's events yet."""
-        return [one.name for one in self._listeners if not one.disabled and job in one.behind()]
+        return [one.name for one in self._listeners if not one.disabled and job in one.backlog.behind()]
 
     def drop_job(self, job: str) -> None:
         """Drop a job whose record is about to be removed, and report who has not received all of its events."""
         for listener in self._listeners:
-            if listener.drop_job(job) and listener.settled and not listener.absent:
+            if listener.backlog.drop_job(job) and listener.settled and not listener.absent:
                 self._report(ListenerReport(listener.name, f"job {int(job)} was removed before it had all events"))
 
     def check(self) -> None:
@@ -103,13 +103,13 @@ class Listeners:
         """
         if any(one.absent for one in self._listeners):
             self._listeners = [one for one in self._listeners if not one.absent]
-        ready = all(one.settled for one in self._listeners if one.behind())
+        ready = all(one.settled for one in self._listeners if one.backlog.behind())
         for listener in self._listeners:
             listener.check(deliver=ready)
 
     def may_exit(self) -> bool:
         """Return whether a supervisor that has no jobs may end: all events are received, or `EXIT_TIMEOUT` is over."""
-        late = {one.name: one.behind() for one in self._listeners if not one.disabled and one.behind()}
+        late = {one.name: one.backlog.behind() for one in self._listeners if not one.disabled and one.backlog.behind()}
         if not late:
             return True
         now = self._clock.monotonic()

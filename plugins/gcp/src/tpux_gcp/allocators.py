@@ -171,7 +171,7 @@ def _workers(context: RequestContext, resource: TpuResource) -> tuple[Worker, ..
     where = f"TPU {context.name}"
     try:
         workers = build_allocation(context, resource, published_by).workers
-    except CloudError as error:
+    except (CloudError, InvalidConfigError) as error:
         raise TpuxError(str(error), where=where) from error
     if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
         raise TpuxError(f"worker {missing[0]} publishes no host key", where=where)

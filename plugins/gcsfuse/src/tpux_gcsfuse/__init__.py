@@ -63,6 +63,8 @@ def setup(job: Job, config: Section | None) -> Steps:
     if _is_shared(job):
         yield scripts.allow_other()
     for mount in section.mounts:
+        if prepare := scripts.prepare(mount, for_others=_is_shared(job)):
+            yield prepare
         yield scripts.mount(mount, for_others=_is_shared(job))
 
 
@@ -123,7 +125,7 @@ def diagnose(job: Job, config: Section | None) -> Generator[Step, Result, list[F
 @hookimpl
 def solve(job: Job, config: Section | None) -> Steps:
     """Mount each bucket again whose mount is dead."""
-    for mount in _used(job, config):
+    for mount in _used(job, config):  # what cache.prefix makes outlives the server of a mount
         yield scripts.remount(mount, for_others=_is_shared(job))
 
 
