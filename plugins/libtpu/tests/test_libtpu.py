@@ -360,9 +360,9 @@ def test_a_program_that_runs_on_the_cpu_is_reported_while_it_runs():
     line = "WARNING:absl:No GPU/TPU found, falling back to CPU. (Set TF_CPP_MIN_LOG_LEVEL=0 and rerun for more info.)"
     cmd = f"echo '{line}'; for i in $(seq 40); do echo step $i; sleep 0.2; done"
     run = run_job({"command": {"cmd": cmd}, "tpu": {"accelerator": "v4-8"}, "watch": {"resources_every": "1s"}})
-    [found] = [one for one in run.events if isinstance(one, events.ResourceLow) and one.resource == "TPU"]
+    [found] = [one for one in run.events if isinstance(one, events.Warned) and one.kind == "TPU"]
     assert run.state == "succeeded"
-    assert (found.workers, found.message) == ((0,), line)
+    assert (found.workers, found.text) == ((0,), line)
     whys = [one.why for one in run.events if isinstance(one, events.Waiting)]
     assert any("falling back to CPU" in why for why in whys)
 
