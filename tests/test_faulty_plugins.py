@@ -403,7 +403,7 @@ def test_daemons_of_a_program_that_ended_are_found_by_the_variables_in_its_comma
         "    kept = [f'{name}={value}' for name, value in command.env.items()]\n"
         "    return replace(command, argv=('env', '-i', *kept, 'PATH=/usr/bin:/bin', 'bash', command.script), env={})",
     )
-    job = tpux.create(SETUP.replace("echo hello", "(setsid sleep 1000 &)"))
+    job = tpux.create(SETUP.replace("echo hello", "(setsid sleep 1000 &)"), "command.allow_left=[sleep]")
     tpux("wait", job)
     assert alive(tpux, job) == []
 
@@ -542,3 +542,24 @@ def test_only_a_broken_plugin_that_may_find_machines_is_named_where_none_are_fou
     assert f"{missing} (not asked, because broken: cloud)\n" in done.stderr
     assert done.stderr.endswith("; tpux plugins list\n")
     assert "no_such_module" in tpux("plugins", "list").stderr
+
+
+BROKEN = "import no_such_library\n# on_event classify_failure\n"
+
+
+def test_a_broken_detector_is_named_before_the_job_and_under_its_failure(tpux):
+    """It would be skipped otherwise, and what it knows would be missing without a word."""
+    tpux.plugin("tpux-oom", BROKEN, entries="oom = tpux_oom")
+    message = "the plugin oom is broken: the module 'no_such_library' is not installed"
+    config = tpux.config("command: {cmd: exit 3}\njob: {rule: pass}\n")
+    assert tpux("preflight", config).stderr.count(f"warning: {message}; jobs do without it") == 1
+    done = tpux("run", config, code=100)
+    assert done.stderr.count(f"warning: {message}; jobs do without it") == 1
+    job = tpux.json("list")[0]["id"]
+    assert [why for why in whys(tpux, job) if why.startswith(message)] == [f"{message}; continuing without it"]
+    assert tpux.show(job)["failure"]["hint"].endswith("; not asked, because broken: oom (tpux plugins list)")
+    assert "not asked, because broken: oom" in tpux("show", job).stdout
+    assert message in tpux("supervisor", "status").stdout
+    assert tpux.json("supervisor", "status")["broken_plugins"] == {"oom": message}
+    unaffected = tpux.config("plugins: {disabled: [oom]}\ncommand: {cmd: exit 3}\njob: {rule: pass}\n", "other.yaml")
+    assert "oom" not in tpux("run", unaffected, code=100).stderr

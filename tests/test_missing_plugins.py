@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 ALLOCATOR = """
+import os
 from pathlib import Path
 from dataclasses import replace
 from tpux import MachineStatus, hookimpl
@@ -37,6 +39,7 @@ def connect(worker, job): return tpux_local.connect(worker, job)
 """
 ENVIRONMENT = """
 from dataclasses import replace
+import os
 from pathlib import Path
 from tpux import hookimpl, sh
 
@@ -217,3 +220,31 @@ def test_force_gives_up_on_a_release_that_keeps_failing(tpux):
     assert f"job {int(job)} removed; these machines were not released: {machines}" in done.stderr
     log = next(tpux.home.glob("supervisor/*/log")).read_text()
     assert log.count("reauthenticate\n") >= 6, "tried for a while first"
+
+
+MODULE = "from tpux import hookimpl, sh\n@hookimpl\ndef check():\n    yield sh('true')\n"
+CONFIG = "setup: {modules: [loc]}\ncommand: {cmd: echo hello}\n"
+
+
+def test_a_plugin_that_only_the_shell_can_find_is_refused_when_a_job_is_created(tpux):
+    """The supervisor starts in `/`, and keeps the PYTHONPATH that it was started with."""
+    tpux.plugin("tpux-loc", MODULE, entries="loc = tpux_loc")
+    path, config = tpux.env["PYTHONPATH"], tpux.config(CONFIG)
+    message = "module 'loc': the plugin loc is broken: the supervisor, which runs jobs, cannot find it"
+    tpux.env["PYTHONPATH"] = os.path.relpath(path, tpux.work)
+    assert message in tpux("create", config, code=2).stderr
+    tpux.env["PYTHONPATH"] = path
+    tpux("run", config)
+    tpux.until_done()
+
+    del tpux.env["PYTHONPATH"]
+    other = tpux.create("command: {cmd: sleep 1000, grace_period: 1s}\n")
+    tpux("supervisor", "start")
+    tpux.env["PYTHONPATH"] = path
+    refused = tpux("create", tpux.config(CONFIG), code=2).stderr
+    assert message in refused
+    assert "`tpux supervisor stop` and `start`" in refused
+    tpux("supervisor", "stop")
+    tpux("supervisor", "start")
+    tpux("run", tpux.config(CONFIG))
+    tpux("stop", other)

@@ -187,7 +187,7 @@ def test_null_means_not_set(read: Load) -> None:
         "job:\ntpu: {tags: null, pricing: null, zone: null}\nsetup:\nwatch:\ndocker:\nvenv:\n"
         "command: {cmd: x, workers: null}"
     )
-    assert set(loaded.sections) == set(CORE_SECTIONS)  # type: ignore[attr-defined]
+    assert set(loaded.sections) == {*CORE_SECTIONS, "ssh"}  # type: ignore[attr-defined]
     assert loaded.sections["command"].workers == "all"  # type: ignore[attr-defined]
 
 

@@ -43,7 +43,7 @@ def test_selected_modules_and_environment(
 def test_only_the_command_is_required(read: Load) -> None:
     loaded = read("command: {cmd: echo}")
     assert (loaded.modules, loaded.environment, loaded.allocator, loaded.workers) == ((), None, "local", 1)
-    assert list(loaded.sections) == ["job", "tpu", "setup", "command", "watch", "solve", "plugins"]
+    assert list(loaded.sections) == ["job", "tpu", "setup", "command", "watch", "solve", "plugins", "ssh"]
 
 
 def test_null_sections_select_nothing(read: Load) -> None:
@@ -155,7 +155,7 @@ def test_an_environment_missing_from_the_list_is_a_warning(read: Load) -> None:
 
 def test_sections_of_plugins_that_are_not_installed_are_ignored(read: Load) -> None:
     loaded = read("venv: {anything: 1}\nhosts: [1]\nwandb: {}\ncommand: {cmd: x}")
-    assert set(loaded.sections) == {"job", "tpu", "setup", "command", "watch", "solve", "plugins"}
+    assert set(loaded.sections) == {"job", "tpu", "setup", "command", "watch", "solve", "plugins", "ssh"}
     assert [warning.hint for warning in loaded.warnings] == ["pip install tpux-plugin-wandb"]
 
 

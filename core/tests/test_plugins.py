@@ -179,6 +179,19 @@ def test_an_unmet_requirement_is_listed_with_what_to_do(install: Install) -> Non
     assert row["hint"] == "pip install --upgrade tpux-fake"
 
 
+def test_an_unmet_requirement_is_the_first_reason_of_a_broken_plugin(install: Install) -> None:
+    """A plugin for a newer tpux implements hooks that this one does not have: the hook is not the mistake."""
+    site = install("tpux-new", "from tpux import hookimpl\n@hookimpl\ndef chekc(): ...", entries="new = tpux_new")
+    metadata = next(site.glob("tpux_new*.dist-info")) / "METADATA"
+    metadata.write_text(metadata.read_text() + "Requires-Dist: tpux-core>=99\n")
+    with pytest.raises(TpuxError) as error:
+        Plugins().load("new")
+    first = r"the plugin new is broken: it requires tpux-core>=99 \(installed is .*\); there is no hook"
+    assert re.match(first, str(error.value))
+    assert error.value.hint == "pip install --upgrade tpux-new"
+    assert str(listed("new")["error"]).count("tpux-core>=99") == 1
+
+
 def test_a_listener_whose_package_does_not_name_the_hook_is_listed_with_what_to_do(install: Install) -> None:
     base = "from tpux import hookimpl\nclass Base:\n    @hookimpl\n    def on_event(self): pass"
     install("tpux-base", base, entries="base = tpux_base:Base", group="other")

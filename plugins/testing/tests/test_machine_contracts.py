@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -71,6 +72,8 @@ class Cloud:
             return Denied(Failure("quota", evidence="0 of 0"))
         if self.flaw == "raises" and request.saved_state:
             raise KeyError("zone")
+        if self.flaw == "environment":
+            os.environ["CLOUD_ZONE"]
         if self.flaw == "not json":
             return Waiting("asked", 0, {"at": object()})
         if self.flaw == "blind" and not request.saved_state.get("made"):
@@ -90,7 +93,8 @@ class Cloud:
     @hookimpl
     def inspect(self, request):
         if self.flaw == "ready before" or any(name.startswith(request.name) for name in self.machines):
-            return MachineStatus("waiting" if self.flaw == "never ready" else "ready")
+            others = [Worker(0)] if self.flaw == "other workers" and request.describe_workers else None
+            return MachineStatus("waiting" if self.flaw == "never ready" else "ready", workers=others)
         return MachineStatus("ready" if self.flaw == "still ready" and self.made else "gone")
 
     @hookimpl
@@ -127,6 +131,7 @@ class Cloud:
         ("slices", "hook provision: there are 1 slice(s), and the workers are in slices [0, 2]"),
         ("ready before", "hook inspect: it says 'ready' before anything was requested"),
         ("never ready", "hook inspect: it says 'waiting' of machines that are ready"),
+        ("other workers", "hook inspect: it describes the workers [0], and the machines have [0, 1]"),
         ("still ready", "hook inspect: it says 'ready' of machines that were released"),
         ("needs state", "lost the answer of step 1, it says Released, but 1 machine(s) still exist"),
         ("only once", "plugin fake failed in release: KeyError"),
@@ -140,6 +145,15 @@ def test_wrong_allocators(flaw, message):
         allocator_contract("fake", plugin=cloud, existing=lambda: list(cloud.machines), timeout=1)
     assert str(error.value).startswith("plugin fake")
     assert message in str(error.value)
+
+
+def test_an_allocator_that_reads_the_environment_of_the_shell(monkeypatch):
+    monkeypatch.setenv("CLOUD_ZONE", "z")
+    cloud = Cloud("environment")
+    with pytest.raises(
+        ContractError, match=r"in another environment than that of the shell .*: KeyError: 'CLOUD_ZONE'"
+    ):
+        allocator_contract("fake", plugin=cloud, existing=lambda: list(cloud.machines))
 
 
 @pytest.mark.parametrize(

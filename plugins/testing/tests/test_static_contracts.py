@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Annotated
 
 import pytest
-from pydantic import AfterValidator, ConfigDict
+from pydantic import AfterValidator, ConfigDict, Field
 
-from tpux import Section, TpuSection, hookimpl
+from tpux import Action, Section, TpuSection, hookimpl, sh
 from tpux_testing import ContractError, hooks_contract, section_contract
 
 
@@ -78,6 +78,43 @@ def test_wrong_hooks(plugin, message):
 
 def test_a_hook_that_needs_its_section():
     hooks_contract("fake", plugin=NeedsSection())
+
+
+class Diagnoses(OfSection):
+    @hookimpl
+    def diagnose(self, config):
+        yield sh("true " + str(config.size))
+
+
+class Decides(OfSection):
+    """A rule: it gets its defaults in the jobs that select it."""
+
+    @hookimpl
+    def on_preempt(self, job):
+        return Action("resume" if job.section("fake", Good).size == 1 else None)
+
+
+class DecidesWithWords(OfSection):
+    @hookimpl
+    def on_preempt(self, job):
+        return Action(job.section("fake", self.model).words[0])
+
+
+class Words(Section):
+    """A section."""
+
+    words: list[str] = Field(default_factory=list)
+    """The words."""
+
+
+def test_a_hook_that_needs_a_section_that_the_job_does_not_have():
+    with pytest.raises(ContractError, match=r"hook diagnose: for a job whose config has no section fake: .*'size'"):
+        hooks_contract("fake", plugin=Diagnoses(Good))
+    hooks_contract("fake", plugin=Decides(Good))
+    with pytest.raises(
+        ContractError, match=r"hook on_preempt: for a job whose config has no section fake: .*IndexError"
+    ):
+        hooks_contract("fake", plugin=DecidesWithWords(Words))
 
 
 def test_a_broken_plugin(tmp_path, monkeypatch):

@@ -389,6 +389,35 @@ def test_wrong_detectors(flaw, message):
     assert message in str(error.value)
 
 
+class Words(Section):
+    """Words."""
+
+    words: list[str] = Field(default_factory=list)
+    """The words."""
+
+
+class DetectorWithSection(Detector):
+    """Relies on a section that not every job has: fails where it is absent, or where it is empty."""
+
+    @hookimpl
+    def config_section(self):
+        return Words
+
+    @hookimpl
+    def classify_failure(self, config, attempt):
+        words = config.words if self.flaw == "absent" else config.words[0] if config else ""
+        assert isinstance(words, (list, str))
+
+
+@pytest.mark.parametrize(
+    ("flaw", "what"),
+    [("absent", "whose config has no section fake"), ("empty", "whose section fake is empty")],
+)
+def test_a_detector_that_needs_its_section(flaw, what):
+    with pytest.raises(ContractError, match=f"for a job {what}.*failed in classify_failure"):
+        detector_contract("fake", config={"fake": {"words": ["a"]}}, plugin=DetectorWithSection(flaw))
+
+
 def test_a_right_detector():
     detector_contract("fake", {LINE: "out-of-memory"}, plugin=Detector())
     with pytest.raises(ContractError, match="a detector implements classify_failure"):

@@ -36,12 +36,14 @@ def create(
 ) -> None:
     """Create a job and print its id; the supervisor runs it in the background."""
     from tpux.lifecycle.create import create_job
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
     giver = find_job(store, on) if on else None
-    record = create_job(store, *config_of(config, config_option, overrides), warn=say, on=giver)
+    plugins = Plugins(client.plugins_of_supervisor(store))
+    record = create_job(store, *config_of(config, config_option, overrides), warn=say, plugins=plugins, on=giver)
     client.notify(store)
     name = record.refresh().name
     if json:

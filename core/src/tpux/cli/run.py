@@ -35,6 +35,7 @@ def run(
     """
     from tpux.cli.follow import follow
     from tpux.lifecycle.create import create_job
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -43,7 +44,8 @@ def run(
         return
     store = Store()
     giver = find_job(store, on) if on else None
-    record = create_job(store, *config_of(config, config_option, overrides), warn=say, on=giver)
+    plugins = Plugins(client.plugins_of_supervisor(store))
+    record = create_job(store, *config_of(config, config_option, overrides), warn=say, plugins=plugins, on=giver)
     client.notify(store)
     say(f"created job {short_id(record.id)} ({record.refresh().name})")
     _suggest_install(store, record.state)

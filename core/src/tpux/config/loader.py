@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tpux import env
-from tpux.config.document import Document, MappingNode, Source, Span, location_of, placeholders, scalars
+from tpux.config.document import (
+    Document,
+    MappingNode,
+    ScalarNode,
+    Source,
+    Span,
+    location_of,
+    node_at,
+    placeholders,
+    scalars,
+)
 from tpux.config.error_messages import SectionErrors
 from tpux.config.interpolate import Interpolation
 from tpux.config.models import (
@@ -22,21 +32,20 @@ from tpux.config.models import (
     model_of,
     section_names,
     tpu_model,
-    wraps_transport,
+    unknown_section_hint,
 )
-from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
+from tpux.config.override import as_sections, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, exposed_secrets, mask
 from tpux.config.select import check_sections, select, warn_of_ignored_section
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
-from tpux.model.sections import CORE_SECTIONS, Section, TpuSection
+from tpux.model.sections import CORE_SECTIONS, Section
 from tpux.plugin import spec
-from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
-from tpux.plugin.selected import transports
+from tpux.plugin.selected import plugins_with_section
 
 if TYPE_CHECKING:
     from tpux.config.stored import Stored
@@ -53,7 +62,6 @@ def load(
     problems: list[Problem] = []
     warnings: list[Problem] = []
     source = Source(str(path), stored.text) if stored else read(path)
-    names = section_names(plugins)
     root = parse(source, problems)
     if not isinstance(root, MappingNode):
         if root is not None:
@@ -61,8 +69,9 @@ def load(
         elif not problems:
             problems.append(Problem(source.location(0), "the config is empty", _EXAMPLE))
         raise ConfigError(problems)
-    written = command_as_mapping(root)
-    document = _interpolate(override(written, overrides, names, problems), source, names, problems, warnings)
+    written = as_sections(root)
+    root = override(written, overrides, plugins, problems)
+    document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
     home = stored.home if stored else env.user_home()
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings)
@@ -75,15 +84,16 @@ def load(
 
 
 def _interpolate(
-    root: MappingNode, source: Source, names: set[str], problems: list[Problem], warnings: list[Problem]
+    root: MappingNode, source: Source, plugins: Plugins, problems: list[Problem], warnings: list[Problem]
 ) -> Document:
+    names = section_names(plugins)
     interpolation = Interpolation(root, names, problems, warnings)
     entries = {}
     for name, entry in root.entries.items():
         if name in names:
             entries[name] = replace(entry, value=interpolation.section(name))
         else:
-            hint = did_you_mean(name, names) or f"the sections are {', '.join(sorted(names))}"
+            hint = unknown_section_hint([name], plugins)
             problems.append(Problem(entry.key.location, f"unknown section {name!r}", hint))
     return Document(entries, Span(source))
 
@@ -101,22 +111,37 @@ class _Sections:
     def validate(self) -> None:
         loaded = self._loaded
         if "command" not in self._document.entries:
-            loaded.problems.append(Problem(self._document.start.location, "missing section 'command'", _EXAMPLE))
+            loaded.problems.append(self._no_command())
         for name, model in CORE_SECTIONS.items():
             if name != "command" or name in self._document.entries:
                 data = self._data(name, active=True)
                 self._validate(name, self._tpu_model(data) if name == "tpu" else model, data, active=True)
         select(loaded)
-        present = [name for name in self._document.entries if self._document.section(name)]
-        for name in dict.fromkeys([*present, *loaded.named_at]):
-            if name in CORE_SECTIONS:
-                continue
-            if name in self._plugins.names():
-                self._validate_plugin(name, loaded.named_at.get(name))
-            elif name not in loaded.named_at:  # else it is an error, which is reported where it is named
-                warn_of_ignored_section(loaded, name)
-        if loaded.section("tpu", TpuSection):
-            self._add_transports()
+        document = self._document
+        present = [name for name in document.entries if name not in CORE_SECTIONS and document.section(name)]
+        span = document.span("tpu", "allocation_mode")  # it selects the transports
+        try:
+            for name in plugins_with_section(loaded.sections, loaded.named_at, present):
+                installed, named_at = name in self._plugins.names(), loaded.named_at.get(name)
+                if installed and (named_at or name in present):
+                    self._validate_plugin(name, named_at)
+                elif installed and self._plugins.can_load(name) and self._plugins.implements(name, spec.connect):
+                    self._validate_plugin(name, span)
+                elif name in present and not named_at:  # else it is reported where it is named
+                    warn_of_ignored_section(loaded, name)
+        except TpuxError as error:
+            loaded.error(span, error.message, error.hint)
+
+    def _no_command(self) -> Problem:
+        """Return the error for a config without a command, such as one of a worker of jobman's task queue."""
+        tasks = node_at(self._document.section("job"), ("queue", "config"))
+        if not isinstance(tasks, ScalarNode):
+            return Problem(self._document.start.location, "missing section 'command'", _EXAMPLE)
+        message = (
+            f"the commands of this config are the tasks of {tasks.raw}, and no plugin for task queues is installed"
+        )
+        hint = "create a job for each task, with its run as the command: tpux create CONFIG 'command.cmd=...'"
+        return Problem(tasks.span.location, message, hint)
 
     def _tpu_model(self, tpu: JsonValue) -> type[Section]:
         allocator = (tpu.get("allocation_mode") if isinstance(tpu, dict) else None) or DEFAULT_ALLOCATOR
@@ -130,23 +155,6 @@ class _Sections:
         except TpuxError as error:
             self._loaded.error(("tpu", "allocation_mode"), error.message, error.hint)
             return OtherTpuSection
-
-    def _add_transports(self) -> None:
-        """Add the default sections of transports that wrap another one, where the config does not mention them."""
-        span, sections = self._document.span("tpu", "allocation_mode"), self._loaded.sections
-        try:
-            while (name := transports(sections)[-1]) not in sections and self._wraps(name):
-                self._validate_plugin(name, span)
-                if name not in sections:
-                    break
-        except TpuxError as error:
-            self._loaded.error(span, error.message, error.hint)
-
-    def _wraps(self, transport: str) -> bool:
-        try:
-            return wraps_transport(model_of(transport, self._plugins))
-        except TpuxError:  # reported where the transport is called
-            return False
 
     def _validate_plugin(self, name: str, named_at: Span | None) -> None:
         """Validate the section of a plugin, which has no effect if nothing names a plugin that something else selects.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tpux import env
 from tpux.config.document import Document, KeyPath, Node, Placeholder, Span, node_at, placeholders, to_json
-from tpux.config.models import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
+from tpux.config.models import OtherTpuSection, drop_unset, model_of, tpu_model
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
 from tpux.errors import InvalidSectionError, Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection
@@ -22,7 +22,7 @@ from tpux.model.values import CONTROL_CHARACTER
 from tpux.plugin import calls
 from tpux.plugin.guard import UnusablePluginError, call_section
 from tpux.plugin.manager import Plugins
-from tpux.plugin.selected import transports
+from tpux.plugin.selected import named_plugins, plugins_with_section
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
@@ -47,8 +47,8 @@ class Loaded:
         home: what `~` in a path on this machine stands for.
         problems: the errors found so far.
         warnings: what may be a mistake.
-        sections: the validated sections: core's seven, and a plugin's if the config has it or selects the
-            plugin. `${job.id}` is 000000 in them.
+        sections: the validated sections: core's seven, and those of `plugins_with_section`. `${job.id}` is 000000 in
+            them.
         invalid: the names of the sections with errors.
         named_at: the plugins that the config selects, and where it names each.
         modules: what prepares the workers, in order, the environment included.
@@ -259,13 +259,11 @@ def from_resolved(
     }
     required = {*CORE_SECTIONS, *modules, allocator} if required is None else required
     sections: dict[str, Section] = {}
-    given = dict.fromkeys([*CORE_SECTIONS, *config, *modules, allocator])
-    names = [*given]
-    for name in names:  # which grows: a section may name a transport
+    for name in _names(sections, modules, config):
         plugin, needed = allocator if name == "tpu" else name, name in required
         try:
             model = _tpu_model(allocator, plugins, required=needed) if name == "tpu" else model_of(name, plugins)
-            if model is not None and (name in given or wraps_transport(model)):
+            if model is not None:
                 with calls.running(plugins.guard.describe(plugin), calls.VALIDATION, plugin):
                     restored = config.get(name)
                     if name != "command":  # a command reads secrets as shell variables
@@ -275,9 +273,14 @@ def from_resolved(
             if needed or name == "tpu":
                 raise
             log.warning("section %s is ignored: %s", name, error)  # its plugin may have been uninstalled
-        if name == names[-1] and (transport := transports(sections)[-1]) not in names:
-            names.append(transport)
     return Resolved(sections, modules, cast("str | None", data["environment"]), allocator)
+
+
+def _names(sections: Mapping[str, Section], modules: Iterable[str], written: Iterable[str]) -> Iterator[str]:
+    """Yield the names of a job's sections: core's, then those of plugins, which core's select."""
+    yield from CORE_SECTIONS
+    own = [name for name in written if name not in CORE_SECTIONS]
+    yield from plugins_with_section(sections, named_plugins(sections, modules), own)
 
 
 def _tpu_model(allocator: str, plugins: Plugins, *, required: bool) -> type[Section]:

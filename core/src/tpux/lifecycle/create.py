@@ -27,6 +27,9 @@ from tpux.store.hooks import TRACE, HookObserver
 if TYPE_CHECKING:
     from tpux.store.record import Record
 
+ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.on_event)
+"""The hooks for which a plugin that is installed needs not be selected."""
+
 
 def create_job(
     store: Store,
@@ -133,7 +136,13 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     """
     answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
     found = [finding for findings in answers for finding in findings or []]
-    return [*check_output_dir(job, plugins), *found, *_check_output_directory(job)]
+    return [*check_output_dir(job, plugins), *found, *_check_output_directory(job), *_broken_plugins(job, plugins)]
+
+
+def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:
+    """Return a warning for each plugin that is asked for every job and cannot be used: the job does without it."""
+    broken = plugins.broken(*ASKED_OF_ALL, without=job.disabled_plugins)
+    return [Finding("warning", f"{error.message}; jobs do without it", hint=error.hint) for error in broken.values()]
 
 
 def _check_output_directory(job: Job) -> list[Finding]:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
@@ -33,15 +33,21 @@ class EntryPoint:
     version: str
 
 
-def entry_points(group: str) -> list[EntryPoint]:
+def entry_points(group: str, without: Collection[str] = ()) -> list[EntryPoint]:
     """Return the entry points of a group, in the order of `sys.path`.
 
     Of two copies of a dist the first on the path counts whose entry points can be read; the others are named in a
     warning.
+
+    Args:
+        group: the group.
+        without: absolute paths of directories that are left out.
     """
     found: list[EntryPoint] = []
     seen: set[str] = set()
     for directory in dict.fromkeys(map(str, sys.path)):
+        if os.path.abspath(directory) in without:  # noqa: PTH100  (called often)
+            continue
         for info in _infos(directory or "."):
             name = _name(info)
             if name not in seen and (entries := _of_dist(info, group)) is not None:

@@ -6,7 +6,7 @@ import copy
 import functools
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
@@ -26,7 +26,7 @@ from tpux.plugin.guard import (
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank
 from tpux.plugin.observer import Observer, observe
 from tpux.plugin.selected import selected_plugins
-from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status
+from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status, with_requirements
 from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
@@ -143,6 +143,24 @@ class Plugins:
         ]
         return [name for name in names if self.can_load(name) and hook.__name__ in self._hooks(name)]
 
+    def broken(self, *hooks: Callable[..., object], without: Collection[str] = ()) -> dict[str, TpuxError]:
+        """Return why each plugin cannot be used that may implement one of these hooks; imports all that may.
+
+        Args:
+            hooks: the hooks' specifications.
+            without: the plugins that are left out.
+        """
+        errors = {}
+        for name, found in self._found.items():
+            if name in self._loaded or found.disabled or name in without:
+                continue
+            if found.broken or any(may_implement(found, hook.__name__) for hook in hooks):
+                try:
+                    self._load(name)
+                except TpuxError as error:
+                    errors[name] = error
+        return errors
+
     def listeners(self) -> list[str]:
         """Return the plugins that may implement `on_event`; imports none of them."""
         hook = spec.on_event.__name__
@@ -196,7 +214,7 @@ class Plugins:
     def call_each(
         self, of: Job, hook: Callable[P, T | None], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[tuple[str, T | TpuxError]]:
-        """Call a hook of every plugin that implements it, except those that a job disables.
+        """Call a hook of every plugin that implements it, except those that a job disables; a broken one may.
 
         The wrappers of all these plugins apply to each answer.
 
@@ -207,18 +225,20 @@ class Plugins:
             kwargs: all arguments of the hook; in place of `config` each plugin gets its own section.
 
         Returns:
-            Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
-            then by name.
+            Each answer that is not None, or the error in its place, with the plugin's name: those first that are
+            broken, then `tryfirst` ones, then by name.
 
         Raises:
             TypeError: the hook takes keyword arguments only.
         """
         if args:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
-        loaded = [name for name in self.names() if name not in of.disabled_plugins and self.can_load(name)]
+        broken = self.broken(hook, without=of.disabled_plugins)
+        names = [name for name in self.names() if name not in of.disabled_plugins and name not in broken]
+        loaded = [name for name in names if self.can_load(name)]
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
-        result: list[tuple[str, T | TpuxError]] = []
+        result: list[tuple[str, T | TpuxError]] = [*broken.items()]
         for name in sorted(order, key=order.__getitem__):
             own = {"config": of.sections.get(name)} if "config" in kwargs else {}
             try:
@@ -283,7 +303,7 @@ class Plugins:
                         self._manager.register_plugin(name, plugin)
                     self._loaded.add(name)
                 except TpuxError as error:
-                    self._errors[name] = error
+                    self._errors[name] = with_requirements(found, error)
         if broken := self._errors.get(name):
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
             raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken

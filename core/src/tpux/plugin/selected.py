@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from tpux.model.job import Job
@@ -10,7 +10,7 @@ from tpux.plugin.catalog import RULES
 from tpux.plugin.guard import call_section
 
 if TYPE_CHECKING:
-    from tpux.model.sections import Section, TpuSection
+    from tpux.model.sections import CommandSection, JobSection, Section, TpuSection
 
 
 def selected_plugins(job: Job) -> tuple[str, ...]:
@@ -26,11 +26,49 @@ def selected_plugins(job: Job) -> tuple[str, ...]:
     Raises:
         TpuxError: the section of a transport failed to say what it connects through.
     """
-    allocator = job.tpu.allocation_mode
-    rule = () if job.job.rule is None or job.job.rule in RULES else (job.job.rule,)
     environment = () if job.environment is None else (job.environment,)
-    trusted = job.command.finished_by
-    return tuple(dict.fromkeys([allocator, *transports(job.sections), *job.modules, *environment, *rule, *trusted]))
+    allocator, *others = named_plugins(job.sections, [*job.modules, *environment])
+    return tuple(dict.fromkeys([allocator, *transports(job.sections), *others]))
+
+
+def named_plugins(sections: Mapping[str, Section], modules: Iterable[str]) -> list[str]:
+    """Return the plugins that the keys of a config select, the allocator first; its transports are not among them.
+
+    Args:
+        sections: core's sections; the rule and the detectors of one that is missing are left out.
+        modules: the modules that the config selects, the environment included.
+    """
+    job = cast("JobSection | None", sections.get("job"))
+    command = cast("CommandSection | None", sections.get("command"))
+    rule = [job.rule] if job and job.rule is not None and job.rule not in RULES else []
+    return [_allocator(sections), *modules, *rule, *(command.finished_by if command else ())]
+
+
+def plugins_with_section(
+    sections: Mapping[str, Section], selected: Iterable[str], written: Iterable[str]
+) -> Iterator[str]:
+    """Yield the plugins whose section a job has, if they define one: the same when it is created and when it is loaded.
+
+    These are the sections that the config has, and with their defaults those of all plugins that it selects.
+
+    Args:
+        sections: the job's sections; to be added here as they are yielded, since that of a transport says what it
+            connects through.
+        selected: the plugins that `named_plugins` returns.
+        written: the sections of plugins that the config has.
+
+    Raises:
+        TpuxError: the section of a transport failed to say what it connects through.
+    """
+    names = dict.fromkeys([*written, *selected])
+    yield from names
+    while "tpu" in sections and _allocator(sections) in names and (name := transports(sections)[-1]) not in names:
+        names[name] = None
+        yield name
+
+
+def _allocator(sections: Mapping[str, Section]) -> str:
+    return cast("TpuSection", sections["tpu"]).allocation_mode
 
 
 def durable_paths(job: Job) -> list[str]:

@@ -46,10 +46,16 @@ def failed_status(found: InstalledPlugin, kind: Literal["plugin", "command"], er
     if found.disabled:
         hint = f"remove {found.disabled_by} from {env.DISABLED_PLUGINS} to use it"
         return PluginStatus(found.name, kind, found.dist, found.version, [], "disabled", "it is never imported", hint)
+    error = with_requirements(found, error)
+    fix = error.hint or f"reinstall or upgrade {found.dist}, or report it to its authors"
+    return PluginStatus(found.name, kind, found.dist, found.version, [], "broken", error.message, fix)
+
+
+def with_requirements(found: InstalledPlugin, error: TpuxError) -> TpuxError:
+    """Return an error of a plugin or command that begins with its dist's unmet requirements, the likely cause."""
     _, unmet, hint = _unmet(found)
-    message = f"{error.message}; {unmet}" if unmet else error.message
-    fix = hint or error.hint or f"reinstall or upgrade {found.dist}, or report it to its authors"
-    return PluginStatus(found.name, kind, found.dist, found.version, [], "broken", message, fix)
+    is_named = not unmet or error.message.startswith(unmet)
+    return error if is_named else TpuxError(f"{unmet}; {error.message}", hint=hint)
 
 
 def command_rows(core_commands: Iterable[str]) -> list[PluginStatus]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import env
@@ -16,8 +17,17 @@ from tpux.supervisor.files import Files
 from tpux.supervisor.lockfile import PACKAGE, Installation, Status, read_status
 
 if TYPE_CHECKING:
+    from tpux.plugin.entrypoints import InstalledPlugin
     from tpux.store import Store
     from tpux.supervisor.report import Report
+
+
+@dataclass(frozen=True)
+class Autostart:
+    """What starts the supervisor, `systemd` or `crontab`, and the name of the unit."""
+
+    by: str
+    unit: str
 
 
 def status(store: Store) -> Status | None:
@@ -92,22 +102,21 @@ def unit_name(store: Store) -> str:
     return f"tpux-supervisor-{digest}.service"
 
 
-def find_installed(store: Store) -> tuple[str, str] | None:
-    """Return what starts the supervisor ("systemd" or "crontab") and under which name; None if nothing does."""
-    from tpux.store import files
+def find_installed(store: Store) -> Autostart | None:
+    """Return what starts the supervisor; None if nothing does."""
+    from tpux.store.files import JsonFile
 
-    data = files.load(Files(store.supervisor).autostart)
-    by, unit = (data or {}).get("by"), (data or {}).get("unit")
+    found = JsonFile(Files(store.supervisor).autostart, Autostart).load()
     # The store may be a copy of one, or be shared with a machine on which nothing is installed.
-    return (by, unit) if isinstance(by, str) and isinstance(unit, str) and unit == unit_name(store) else None
+    return found if found is not None and found.unit == unit_name(store) else None
 
 
 def _start_unit(store: Store) -> bool:
     """Start the supervisor as the systemd unit that restarts it. Returns False if there is none, or systemd fails."""
     found = find_installed(store)
-    if found is None or found[0] != "systemd":
+    if found is None or found.by != "systemd":
         return False
-    command = ["systemctl", "--user", "start", "--no-block", found[1]]
+    command = ["systemctl", "--user", "start", "--no-block", found.unit]
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(command, capture_output=True, timeout=10.0, check=False).returncode == 0
     return False
@@ -174,6 +183,34 @@ def _warn_once(files: Files, difference: list[object], text: str) -> None:
     with suppress(OSError), files.warnings.open("a") as file:  # on a full disk the warning comes again
         file.write(f"{digest}\n")
     say(f"warning: {text}")
+
+
+def plugins_of_supervisor(store: Store) -> dict[str, InstalledPlugin]:
+    """Return the installed plugins, for a command that creates a job; those that its supervisor cannot find as broken.
+
+    A supervisor starts in `/`, and keeps the `PYTHONPATH` that it was started with. Another installation of tpux than
+    this one is warned of elsewhere.
+    """
+    import site
+    from dataclasses import replace
+
+    from tpux.plugin.dists import entry_points
+    from tpux.plugin.entrypoints import find
+
+    found, running = find("tpux"), status(store)
+    if running is not None and not running.installation.is_here():
+        return found
+    environment = os.environ if running is None else running.environment
+    directories = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    theirs = {os.path.abspath(os.path.join("/", one)) for one in directories}  # noqa: PTH100, PTH118
+    own = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *([""] if sys.path[0] in {"", os.getcwd()} else [])]  # noqa: PTH109
+    extra = {os.path.abspath(one) for one in own} - theirs - {*site.getsitepackages(), site.getusersitepackages()}  # noqa: PTH100
+    names = {entry.name for entry in entry_points("tpux", extra)}
+    why = "the supervisor, which runs jobs, cannot find it: it is not in its PYTHONPATH"
+    hint = "install it with pip; or set PYTHONPATH to absolute paths, then `tpux supervisor stop` and `start`"
+    return {
+        name: one if name in names or one.broken else replace(one, broken=why, hint=hint) for name, one in found.items()
+    }
 
 
 def stop(store: Store, *, timeout: float = 30.0) -> bool:

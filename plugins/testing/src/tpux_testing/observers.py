@@ -10,8 +10,9 @@ from tpux.errors import TpuxError
 from tpux.model import events
 from tpux.model.events import Event
 from tpux.model.failures import Failure, FailureKind, Finished
-from tpux.model.job import Attempt
+from tpux.model.job import Attempt, Job
 from tpux.model.machines import Allocation, MachineState
+from tpux.model.states import JobState
 from tpux.plugin import spec
 from tpux_testing.builders import attempt, worker
 from tpux_testing.contract import ContractError, contract, require
@@ -41,7 +42,7 @@ def detector_contract(
 
     It copes with any log, also a missing one, and with unknown exit codes; it finds nothing in ordinary output of a
     program that has succeeded; it finds each example among other output near its end and on any worker, and quotes the
-    line.
+    line. It is called for every job: also for one whose config does not have the detector's section, or has it empty.
 
     Args:
         word: the detector.
@@ -59,7 +60,13 @@ def detector_contract(
     with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
         implemented = sandbox.plugins.implements(word, spec.classify_failure)
         require(implemented, word, spec.classify_failure, "a detector implements classify_failure")
-        detector = _Detector(sandbox, word, config or {})
+        for what, job in sandbox.jobs(word, config).items():
+            other = _Detector(sandbox, word, job)
+            try:
+                other.classify(attempt({0: "", 1: ""}), "no output")
+            except ContractError as error:
+                raise ContractError(word, "classify_failure", f"for a job {what}, {error}") from error
+        detector = _Detector(sandbox, word, sandbox.job(config or {}))
         for what, log in _ORDINARY.items():
             for codes in ({0: 0, 1: 0}, {0: None, 1: None}, {0: 137, 1: 1}):
                 found = detector.classify(attempt({0: log, 1: log}, codes), what)
@@ -78,9 +85,8 @@ def detector_contract(
 class _Detector:
     """A detector."""
 
-    def __init__(self, sandbox: Sandbox, word: str, config: Config) -> None:
-        self._plugins, self._word = sandbox.plugins, word
-        self._job = sandbox.job(config)
+    def __init__(self, sandbox: Sandbox, word: str, job: Job) -> None:
+        self._plugins, self._word, self._job = sandbox.plugins, word, job
 
     def classify(self, ended: Attempt, what: str) -> list[Failure | Finished]:
         """Call `classify_failure`, and check the workers and the evidence."""
@@ -127,7 +133,7 @@ def listener_contract(word: str, config: Config | None = None, *, plugin: object
     """Test that a listener's `on_event` keeps what core relies on.
 
     It takes every type of event, in any order and more than once, as after a restart; also one that a newer tpux
-    added, and for a job whose config does not have the listener's section.
+    added, and for jobs whose config does not have the listener's section, or has it empty.
 
     Args:
         word: the listener.
@@ -144,8 +150,7 @@ def listener_contract(word: str, config: Config | None = None, *, plugin: object
     with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
         implemented = sandbox.plugins.implements(word, spec.on_event)
         require(implemented, word, spec.on_event, "a listener implements on_event")
-        jobs = {"with the section": sandbox.job(config)} if config else {}
-        jobs[f"whose config has no section {word}"] = sandbox.job({})
+        jobs = sandbox.jobs(word, config)
         newer = events.from_json({"type": "added-by-a-newer-tpux", "version": 1, "at": 1.0})
         every = [*_examples(), newer]
         for what, job in jobs.items():
@@ -177,7 +182,7 @@ def _examples() -> list[Event]:
     found += [_example(events.AttemptEnded, {**values, "failure": None})]
     found += [_example(events.WorkerExited, {**values, "code": None})]
     to_recovering = {"kind": "preempted", "restart": "resume", "until": 1_000_001.0}
-    for state in get_args(events.JobState):
+    for state in get_args(JobState):
         facts = to_recovering if state == "recovering" else {}
         found.append(events.StateChanged(at=1_000_000.0, to=state, **facts))  # type: ignore[arg-type]
     return found

@@ -7,22 +7,22 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from tpux import config, env
 from tpux.clock import SystemClock
-from tpux.errors import TpuxError
+from tpux.errors import ConfigError, TpuxError
 from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.open import draft_job
-from tpux.model.events import RequestAction
 from tpux.model.host import Host
 from tpux.model.job import Job
 from tpux.model.json import JsonValue, SavedState
 from tpux.model.machines import ProvisionRequest, Ready, Released
+from tpux.model.states import RequestAction
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
@@ -93,6 +93,26 @@ class Sandbox:
         self.secrets.update(loaded.secrets)
         job = draft_job(self.store, loaded, self.plugins)
         return replace(job, id=f"{self._count:06d}", directory=self.new_directory())
+
+    def jobs(self, word: str, full: Config | None = None, selected: Config | None = None) -> dict[str, Job]:
+        """Return jobs whose config has the section of a plugin, does not have it, and has it empty, by what they are.
+
+        Args:
+            word: the plugin.
+            full: a config with the section; None leaves that job out.
+            selected: a config that selects the plugin, for one that is called in no other job: without the section
+                it then has its defaults.
+
+        Returns:
+            A job whose section would lack keys is left out.
+        """
+        jobs = {"with the section": self.job(full)} if full else {}
+        rest = {} if selected is None or isinstance(selected, str) else dict(selected)
+        others = {f"whose config has no section {word}": rest, f"whose section {word} is empty": {**rest, word: {}}}
+        for what, given in others.items():
+            with suppress(ConfigError):
+                jobs[what] = self.job(given)
+        return jobs
 
     def new_host(self) -> Host:
         """Return a connection to a new local worker; its processes end with the sandbox.
@@ -281,3 +301,16 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def only_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Replace all environment variables for a while."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import cast, get_args
 from unittest.mock import MagicMock
 
@@ -22,7 +22,7 @@ from tpux.plugin.descriptions import descriptions
 from tpux.plugin.guard import PluginError
 from tpux_testing.contract import ContractError, contract, require
 from tpux_testing.details import keys_of_model
-from tpux_testing.sandbox import Sandbox
+from tpux_testing.sandbox import LOCAL, Sandbox
 from tpux_testing.schema import schema
 
 # A plugin that implements the first hook implements the others too.
@@ -33,6 +33,12 @@ _TOGETHER: tuple[tuple[Callable[..., object], tuple[Callable[..., object], ...]]
     (spec.tpu_section, (spec.provision,)),
 )
 _STEPS: tuple[Callable[..., object], ...] = (spec.check, spec.setup, spec.solve)
+# Called whether the config has the plugin's section or not; with what selects the plugin, where something has to.
+_WITH_ANY_SECTION: tuple[tuple[Callable[..., object], tuple[str, str] | None], ...] = (
+    (spec.diagnose, None),
+    (spec.solve, None),
+    (spec.on_preempt, ("job", "rule")),
+)
 # Values of every type, one of which is wrong for any key.
 _VALUES: tuple[JsonValue, ...] = (-1, 1.5, True, "", "a b\n", "~/none", [], [-1], ["a", "a"], {}, {"a": {"b": []}})
 
@@ -42,7 +48,8 @@ def hooks_contract(word: str, *, plugin: object = None) -> None:
     """Test a plugin's hooks: it can be loaded, no argument has a default, no hook is missing, steps are yielded.
 
     It calls `config_section`, `prepare_command`, which must not fail because `command.env` is empty, and `check`,
-    `setup` and `solve`, without running their steps.
+    `setup` and `solve`, without running their steps; and `diagnose`, `solve` and `on_preempt` for jobs whose config
+    does not have the plugin's section, or has it empty.
 
     Args:
         word: the plugin.
@@ -74,6 +81,9 @@ def hooks_contract(word: str, *, plugin: object = None) -> None:
         for hook in _STEPS:
             if hook.__name__ in status.hooks:
                 _gives_steps(sandbox, word, hook)
+        for hook, key in _WITH_ANY_SECTION:
+            if hook.__name__ in status.hooks:
+                _copes_with_any_section(sandbox, word, hook, {key[0]: {key[1]: word}} if key else None)
         if spec.prepare_command.__name__ in status.hooks:
             _needs_no_variable(sandbox, word)
 
@@ -93,6 +103,30 @@ def _gives_steps(sandbox: Sandbox, word: str, hook: Callable[..., object]) -> No
             raise
     except TpuxError:  # as for an exception, or the plugin `local` is not installed
         return
+
+
+def _copes_with_any_section(
+    sandbox: Sandbox, word: str, hook: Callable[..., object], selected: Mapping[str, object] | None
+) -> None:
+    """Require that a hook does not fail, up to its first step, because its section is absent or empty."""
+    if LOCAL not in sandbox.plugins.names():
+        return
+    for what, job in sandbox.jobs(word, selected=selected).items():
+        given: dict[str, object] = {
+            "config": job.sections.get(word),
+            "worker": Worker(0),
+            "failure": Failure("program", 0, "exit code 1"),
+        }
+        arguments = {name: value for name, value in given.items() if name in inspect.signature(hook).parameters}
+        try:
+            answer = sandbox.plugins.call_one(word, hook, job=job, **arguments)
+            if isinstance(answer, Generator):
+                next(answer, None)
+                answer.close()
+        except PluginError as error:
+            raise ContractError(word, hook.__name__, f"for a job {what}: {error}") from error
+        except TpuxError:  # what the plugin itself reports, such as a job that is not its own
+            continue
 
 
 def _default_section(model: type[Section] | None) -> Section | None:
