@@ -193,9 +193,9 @@ echo "no python${version:-3} with the venv module on this worker"
 exit 1
 """
 
-# `venv` would install pip with pip, which takes seconds. Its wheel is unpacked, as pip does. Where it is not whole (that
-# of some distributions needs others), it is installed as usual. Python before 3.12 adds setuptools, which programs
-# import.
+# `venv` would install pip with pip, which takes seconds. Its wheel is unpacked, as pip does. Where it is not whole, as
+# that of some distributions, which needs others, pip is installed as usual. Python before 3.12 adds setuptools, which
+# programs import.
 _UNPACK_PIP = """
         "$path/bin/python" - <<'TPUX_PIP' || exec "$python" -m venv "$path"
 import ensurepip, glob, os, sys, sysconfig, zipfile
