@@ -148,7 +148,9 @@ def test_wrong_allocators(flaw, message):
 def test_an_allocator_that_reads_the_environment_of_the_shell(monkeypatch):
     monkeypatch.setenv("CLOUD_ZONE", "z")
     cloud = Cloud("environment")
-    with pytest.raises(ContractError, match=r"in another environment than that of the shell .*: KeyError: 'CLOUD_ZONE'"):
+    with pytest.raises(
+        ContractError, match=r"in another environment than that of the shell .*: KeyError: 'CLOUD_ZONE'"
+    ):
         allocator_contract("fake", plugin=cloud, existing=lambda: list(cloud.machines))
 
 

@@ -99,9 +99,8 @@ def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False)
     left = list(records)
     while left:
         for record in [record for record in left if not record.directory.is_dir()]:
-            machines = store.unreleased(record.id)
-            unreleased = f"removed; these machines were not released: {machines}"
-            say(f"job {short_id(record.id)} {unreleased if machines else 'deleted'}")
+            remains = store.unreleased(record.id)
+            say(f"job {short_id(record.id)} {f'removed; {remains}' if remains else 'deleted'}")
             left.remove(record)
         for record in [record for record in left if (state := _state(record)) and _only_waits(state)]:
             say(f"job {short_id(record.id)}: {record.state.why}; the supervisor deletes the job after that")
