@@ -59,9 +59,9 @@ soak: setup      ## run many jobs on the emulator for hours of its clock, with f
 mutants: setup   ## change lines that matter, one at a time, and check that the tests catch it (not in CI)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-docs: schema     ## generate docs/events.md, docs/plugins/reference.md and the schema
+docs: schema     ## generate docs/events.md, docs/plugins/reference*.md and the schema
 	$(BIN)/python scripts/events_docs.py > $(READY).new && mv $(READY).new docs/events.md
-	$(BIN)/python scripts/plugin_reference.py > $(READY).new && mv $(READY).new docs/plugins/reference.md
+	$(BIN)/python scripts/plugin_reference.py docs/plugins
 	$(BIN)/python -m tests.mutants --docs > $(READY).new && mv $(READY).new docs/reliability.md
 
 schema: setup    ## generate docs/tpux.schema.json

@@ -34,7 +34,7 @@ ON_ONE_PROCESS = ("plugins/docker/tests/", "tests/test_wheels.py")
 STARTS_SUPERVISORS = "tpux"
 """The fixture that ends the supervisors of a test, in its own store."""
 
-START_PROCESSES = frozenset({STARTS_SUPERVISORS, "tpu_emulator", "tpu_emulators", "make_server", "daemon"})
+START_PROCESSES = frozenset({STARTS_SUPERVISORS, "tpux_cli", "tpu_emulator", "tpu_emulators", "make_server", "daemon"})
 """Fixtures that start commands and supervisors, emulators, SSH servers and a docker daemon."""
 
 

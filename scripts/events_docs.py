@@ -9,7 +9,7 @@ import sys
 from dataclasses import MISSING, fields
 from typing import get_args
 
-from tpux.model import events
+from tpux.model import events, states
 from tpux.model.failures import FAILURE_KINDS, Failure
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
@@ -23,15 +23,17 @@ Each event of a job is appended to `events.jsonl` in its directory, one JSON obj
 prints them, with times as ISO 8601. A job's state is computed from its events alone. Plugins receive each event in
 `on_event`, as an object of the class named here (`from tpux import events`).
 
-Each event has a `type`, the `version` of that type's format, and `at`, the time when it was written, in seconds since
-the epoch. Later versions of tpux may add fields and types: ignore those that you do not know. A `version` higher than
-documented here means that the meaning of the type's fields has changed. All fields are written, also those
-with their default, which a later version may change; a field that an older version did not have has its default.
+Each event has a `type`, the `version` of that type's format, `at`, the time when it was written, in seconds since the
+epoch, and the job's `attempt` (0 before the first) and `stage` (how many times it was resumed since it last started
+from scratch), both as they are after the event. Later versions of tpux may add fields and types: ignore those that you
+do not know. A `version` higher than documented here means that the meaning of the type's fields has changed. All fields
+are written, also those with their default, which a later version may change; a field that an older version did not have
+has its default.
 """
 
 CHOICES = {
-    "state": get_args(events.JobState),
-    "action": get_args(events.RequestAction),
+    "state": get_args(states.JobState),
+    "action": get_args(states.RequestAction),
     "failure kind": FAILURE_KINDS,
 }
 TYPES = {
@@ -74,7 +76,7 @@ def section(title: str, model: type) -> str:
     described = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", attributes, re.MULTILINE))
     version = f"`events.{model.__name__}`, version {model.version}. " if issubclass(model, events.Event) else ""
     lines = [f"## {title}", "", version + head, ""]
-    own = [field for field in fields(model) if field.name != "at" or not version]
+    own = [field for field in fields(model) if not version or field.name in model.__annotations__]
     if own:
         lines += ["| field | type | default | |", "|---|---|---|---|"]
     for field in own:

@@ -1,7 +1,8 @@
 """Measure the structure of core and the plugins, and fail if a number exceeds its limit: `make lint` runs this.
 
 Files in circles: modules that import each other directly or indirectly, imports for type checking and inside functions
-included. Code lines: lines of core that are neither blank, nor comment, nor docstring.
+included. Code lines: lines of core that are neither blank, nor comment, nor docstring. What a plugin's author has to
+know: the hooks, the names that plugins import, and the pages of the reference.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ import io
 import sys
 import tokenize
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+
+from plugin_reference import hooks_by_part
 
 ROOT = Path(__file__).parent.parent
 MAX_FILES_IN_CIRCLES = 0
-MAX_CODE_LINES = 16_560
+MAX_HOOKS = 28
+MAX_COMMON_HOOKS = 12
+"""Those on the first page of the reference: what most plugins implement."""
+MAX_NAMES = {"tpux": 41, "tpux.api": 25}
+MAX_REFERENCE_LINES = 900
+MAX_CODE_LINES = 16_760
 _PROSE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -33,7 +42,22 @@ def main() -> int:
     code, every = sum(map(code_lines, files)), sum(len(path.read_text().splitlines()) for path in files)
     print(f"core: {code} code lines (limit {MAX_CODE_LINES}) in {len(files)} files, {1 - code / every:.0%} prose")
     print(f"files in circles of imports: {in_circles} (limit {MAX_FILES_IN_CIRCLES})")
-    return int(in_circles > MAX_FILES_IN_CIRCLES or code > MAX_CODE_LINES)
+    return int(in_circles > MAX_FILES_IN_CIRCLES or code > MAX_CODE_LINES or not print_contract())
+
+
+def print_contract() -> bool:
+    """Print how much a plugin's author has to know; return whether that is within the limits."""
+    parts = hooks_by_part()
+    pages = sorted((ROOT / "docs/plugins").glob("reference*.md"))
+    numbers = [
+        ("hooks", sum(map(len, parts.values())), MAX_HOOKS),
+        ("hooks on the first page of the reference", len(parts["common"]), MAX_COMMON_HOOKS),
+        ("lines of the reference", sum(len(page.read_text().splitlines()) for page in pages), MAX_REFERENCE_LINES),
+        *((f"names in {name}", len(import_module(name).__all__), limit) for name, limit in MAX_NAMES.items()),
+    ]
+    for what, number, limit in numbers:
+        print(f"{what}: {number} (limit {limit})")
+    return all(number <= limit for _, number, limit in numbers)
 
 
 def find_circles(source: Path) -> list[set[str]]:

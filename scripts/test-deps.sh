@@ -16,6 +16,7 @@ need ip iproute2
 need sudo sudo
 need curl curl
 need pgrep procps
+need tmux tmux
 need ss iproute2
 need useradd passwd
 need dockerd docker.io

@@ -160,7 +160,7 @@ def test_commands_for_a_job_that_has_ended(tpux):
 
 
 def test_messages_name_what_was_typed(tpux):
-    assert "unknown command 'validate': tpux config --help" in tpux("config", "validate", code=2).stderr
+    assert "unknown command 'nonsense': tpux config --help" in tpux("config", "nonsense", code=2).stderr
     job = tpux.create(SUCCEEDS)
     tpux("wait", job)
     assert "no log of module nope" in tpux("logs", job, "--module", "nope", code=2).stderr

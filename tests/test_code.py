@@ -126,6 +126,8 @@ def test_what_no_job_uses_is_removed_with_the_job(tpux, project):
     sizes = {job["id"]: job["disk"] for job in tpux.json("list", "--disk")}
     assert sizes[second] > 0
     assert "DISK" in tpux("list", "--disk").stdout
+    for path in tpux.home.glob("code/**/*"):
+        os.utime(path, (1, 1))  # what was made in the last hour is kept
     tpux("delete", first, second, "-y")
     tpux.until(lambda: stored() == {used[third]}, "for the first job's code to be removed")
     tpux("delete", third, "-y")

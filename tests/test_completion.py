@@ -50,7 +50,7 @@ def jobs(tpux):
 
 def test_commands(tpux):
     found, _ = completions(tpux, "re")
-    assert found == ["resume", "reboot", "restart", "rerun"]
+    assert found == ["resume", "restart", "rerun"]
     found, _ = completions(tpux, "")
     assert set(COMMANDS) <= set(found)
 

@@ -90,8 +90,11 @@ def test_binary_output_is_stored_unchanged(tpux):
     assert hashlib.sha256(tpux.output(job)).hexdigest() == expected
 
 
-def test_forked_daemons_do_not_keep_a_job_from_ending(tpux):
-    job = tpux.create("command:\n  cmd: |\n    setsid sleep 1000 & echo $! ; exit 0\n  grace_period: 1s\n")
+def test_allowed_daemons_do_not_keep_a_job_from_ending(tpux):
+    job = tpux.create(
+        "command:\n  cmd: |\n    setsid sleep 1000 & echo $! ; exit 0\n  grace_period: 1s\n",
+        "command.allow_left=[sleep]",
+    )
     tpux("wait", job)
     daemon = int(tpux.output(job))
     tpux.until(lambda: not Path(f"/proc/{daemon}").exists() or "Z" in Path(f"/proc/{daemon}/stat").read_text())

@@ -403,7 +403,7 @@ def test_daemons_of_a_program_that_ended_are_found_by_the_variables_in_its_comma
         "    kept = [f'{name}={value}' for name, value in command.env.items()]\n"
         "    return replace(command, argv=('env', '-i', *kept, 'PATH=/usr/bin:/bin', 'bash', command.script), env={})",
     )
-    job = tpux.create(SETUP.replace("echo hello", "(setsid sleep 1000 &)"))
+    job = tpux.create(SETUP.replace("echo hello", "(setsid sleep 1000 &)"), "command.allow_left=[sleep]")
     tpux("wait", job)
     assert alive(tpux, job) == []
 

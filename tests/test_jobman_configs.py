@@ -124,6 +124,32 @@ def test_keys_without_effect_are_reported(tpux):
     assert "queue" not in off
 
 
+def test_a_worker_of_the_task_queue_is_one_error_that_names_the_file_of_the_tasks(runner):
+    text = (
+        "job:\n"
+        "  loop: true\n"
+        "  queue: {enabled: true, config: queue/tasks.yaml, prefix: [{name: a, workers: 0, run: echo}]}\n"
+        "tpu: {acceleratorType: v6e-64, name: 'qw-${tpu.accelerator}'}\n"
+    )
+    shown = runner("config", "check", runner.config(text), code=2).stderr
+    assert "error: job.yaml:3:34: the commands of this config are the tasks of queue/tasks.yaml" in shown
+    assert "no plugin for task queues is installed\n  hint: create a job for each task" in shown
+    assert len(re.findall("job.yaml:", shown)) == 1
+    assert "acceleratorType" not in runner("config", "check", runner.config(text), "command.cmd=x").stderr
+
+
+def test_keys_of_its_first_and_its_small_version_have_their_meaning(runner):
+    text = (
+        "loop: true\ntpu: {acceleratorType: v4-8, name: 'a-${tpu.accelerator}'}\ncommand: {cmd: 'echo ${tpu.name}'}\n"
+    )
+    shown = runner("config", "show", runner.config(text)).stdout
+    assert "loop: true" in shown.partition("job:")[2].partition("tpu:")[0]
+    assert "accelerator: v4-8" in shown
+    assert "name: a-v4-8" in shown
+    twice = runner("config", "check", runner.config(f"job: {{loop: false}}\n{text}"), code=2).stderr
+    assert "unknown section 'loop'\n  hint: did you mean 'job.loop'?" in twice
+
+
 def test_the_names_of_two_jobs_of_one_config_differ_although_their_stores_are_different(tpux):
     job = tpux.create("command: {cmd: 'echo ${tpu.name}'}\n")
     tpux("wait", job)

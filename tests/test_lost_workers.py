@@ -736,3 +736,20 @@ def alive(pid: int) -> bool:
     with suppress(FileNotFoundError):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     return False
+
+
+def test_a_tpu_that_tpux_did_not_create_is_not_replaced_for_what_its_program_says(world):
+    class Detector:
+        @hookimpl
+        def classify_failure(self):
+            return [Failure("host-lost", 0, "the TPU is bad", replacements=2)]
+
+    world.plugins.add("detector", Detector())
+    world.cloud.borrowed = True
+    world.create("job: {rule: pre}\ncommand: {cmd: exit 1}\nwatch: {verdict_grace: 0}")
+    state = world.until("failed")
+    assert state.attempt == 1
+    assert state.failure.kind == "host-lost"
+    assert state.machines.name in state.why
+    assert "tpux did not create it" in state.why
+    assert "tpux resume 1" in state.failure.hint

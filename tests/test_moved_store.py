@@ -56,7 +56,7 @@ def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
         ["exec", "1", "touch ~/touched"],
         ["ssh", "1"],
         ["cp", "job.yaml", "1:job.yaml"],
-        ["reboot", "1"],
+        ["restart", "--setup", "1"],
         ["check", "1"],
         ["diagnose", "1"],
         ["solve", "1"],

@@ -161,7 +161,7 @@ def test_an_import_that_does_not_end_is_named(tpux):
 
 
 def test_show_names_what_is_not_installed(runner):
-    assert "did you mean 'local'?" in runner("plugins", "show", "lokal", code=1).stderr
+    assert "did you mean 'local'?" in runner("plugins", "show", "lokal", code=2).stderr
     assert runner.json("plugins", "show", "ssh-config")["kind"] == "command"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tpux import HostIdentityError, ProvisionRequest, Worker, hookimpl
+from tpux import HostIdentityError, MachineStatus, ProvisionRequest, Worker, hookimpl
 from tpux.plugin.manager import Plugins
 
 from .world import Cloud, World
@@ -22,11 +22,14 @@ class Rebuilding(Cloud):
     asked = 0
 
     @hookimpl
-    def current_workers(self, request: ProvisionRequest) -> list[Worker]:
+    def inspect(self, request: ProvisionRequest) -> MachineStatus:
+        if not request.describe_workers:
+            return super().inspect()
         self.asked += 1
-        return [
+        workers = [
             replace(worker, details={**worker.details, "key": self.keys[worker.index]}) for worker in self.allocated
         ]
+        return MachineStatus("ready", workers=workers)
 
 
 @pytest.fixture

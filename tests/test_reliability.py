@@ -136,7 +136,9 @@ def test_nothing_of_an_earlier_attempt_runs_beside_the_next(world):
 
 
 def test_an_attempt_ends_when_its_last_process_has_ended(world):
-    world.create("""command: {cmd: "(trap '' TERM; sleep 1000) & echo $!", grace_period: 1s}""")
+    world.create(
+        """command: {cmd: "(trap '' TERM; sleep 1000) & echo $!", grace_period: 1s, allow_left: [bash, sleep]}"""
+    )
     world.until("succeeded")
     for worker in range(2):
         pid = int(world.output(worker))

@@ -1,9 +1,10 @@
-"""`tpux setup`, `check` and `reboot`, through the command line, with a module that writes files."""
+"""`tpux setup`, `check` and `restart --setup`, through the command line, with a module that writes files."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -278,14 +279,17 @@ def test_a_manual_setup_is_accepted_until_the_config_changes(files):
     assert _setups(files, job, 0) == 2
 
 
-def test_reboot_resumes_on_the_same_machines(files):
+def test_restart_with_setup_resumes_on_the_same_machines(files):
     one, two = files.create(CONFIG), files.create(CONFIG)
     for job in (one, two):
         files.until_state(job, "running")
-    assert "pass -y to confirm" in files("reboot", one, code=2).stderr
-    assert f"would reboot {int(one)}, {int(two)}" in files("reboot", one, two, "--dry-run").stderr
+    assert "pass -y to confirm" in files("restart", "--setup", one, code=2).stderr
+    assert re.search(
+        rf"would restart:\n  job {int(one)} .*\n  job {int(two)} ",
+        files("restart", "--setup", one, two, "--dry-run").stderr,
+    )
     assert files.show(one)["attempt"] == 1
-    files("reboot", one, two, "-y")
+    files("reboot", one, two, "-y")  # as in tpu_manager
     for job in (one, two):
         files.until(lambda job=job: files.show(job)["attempt"] == 2)
         files.until_state(job, "running")
@@ -293,10 +297,10 @@ def test_reboot_resumes_on_the_same_machines(files):
         assert files.events(job, "attempt-started")[-1]["stage"] == 1
 
 
-def test_a_succeeded_job_cannot_be_rebooted(files):
+def test_a_succeeded_job_cannot_be_restarted(files):
     job = files.create(CONFIG, "command.cmd=exit 0")
     files("wait", job)
-    assert "tpux rerun" in files("reboot", job, "-y", code=2).stderr
+    assert "tpux rerun" in files("restart", "--setup", job, "-y", code=2).stderr
     assert len(files.events(job, "attempt-started")) == 1
 
 

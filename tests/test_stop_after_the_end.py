@@ -79,7 +79,7 @@ def test_programs_that_had_ended_while_no_supervisor_ran(tpux, code):
     assert "has succeeded" in tpux("resume", job, code=2).stderr
 
 
-def test_a_reboot_of_several_jobs_resumes_those_that_had_not_succeeded(tpux):
+def test_a_restart_of_several_jobs_resumes_those_that_had_not_succeeded(tpux):
     jobs = [tpux.create("command: {cmd: 'echo up; until [ -e go ]; do sleep 0.05; done'}\n") for _ in range(2)]
     tpux.until(lambda: all(tpux.output_so_far(job) == b"up\n" for job in jobs))
     tpux.kill_supervisor()
@@ -87,12 +87,12 @@ def test_a_reboot_of_several_jobs_resumes_those_that_had_not_succeeded(tpux):
     worker = tpux.machines(done) / "worker-0"
     (worker / "go").touch()
     tpux.until(lambda: [*worker.glob(".tpux/runs/*/1/command/exit")])
-    rebooted = tpux("reboot", done, other, "-y", code=None)
-    if rebooted.returncode:  # the supervisor that the command has started was faster than its request
-        assert f"job {int(done)} has succeeded" in rebooted.stderr
+    restarted = tpux("restart", "--setup", done, other, "-y", code=None)
+    if restarted.returncode:  # the supervisor that the command has started was faster than its request
+        assert f"job {int(done)} has succeeded" in restarted.stderr
         assert (tpux.show(done)["state"], tpux.show(other)["attempt"]) == ("succeeded", 1)
         return
-    said = rebooted.stderr
+    said = restarted.stderr
     assert f"job {int(done)} has succeeded before it was stopped; from scratch: tpux rerun {int(done)}" in said
     assert f"job {int(other)}: resume requested" in said
     tpux.until(lambda: tpux.output_so_far(other, attempt=2) == b"up\n")

@@ -202,7 +202,7 @@ def test_one_job_holds_the_machines_wherever_a_supervisor_dies(tmp_path, monkeyp
         assert len(world.owners()) == (0 if "after released  of 000002" in world.died else 1)
         assert len(world.pool.machines) == 1 or world.pool.deleted_by
     for step in (
-        "transfer-started 000002 of 000001",
+        "request-accepted 000002 of 000001",
         "taken-over  of 000002",
         "change of labels",
         "transferred 000002",
@@ -230,7 +230,7 @@ def test_a_giver_that_is_to_start_again_meanwhile_waits_and_gets_other_machines(
     world = World(tmp_path, monkeypatch)
     taker = world.take_over()
     world.die_everywhere()
-    world.live_until("after transfer-started 000002 of 000001")
+    world.live_until("after request-accepted 000002 of 000001")
     requests.write(world.records[0], "rerun")
     assert world.live()
     assert taker.refresh().state == "succeeded"
@@ -240,7 +240,7 @@ def test_a_giver_that_is_to_start_again_meanwhile_waits_and_gets_other_machines(
     assert world.pool.created == 2
 
 
-@pytest.mark.parametrize("moment", ["before request 000001.json", "after transfer-started 000002 of 000001"])
+@pytest.mark.parametrize("moment", ["before request 000001.json", "after request-accepted 000002 of 000001"])
 def test_a_taker_that_is_stopped_before_it_holds_the_machines(tmp_path, monkeypatch, moment):
     world = World(tmp_path, monkeypatch)
     taker = world.take_over()

@@ -236,7 +236,7 @@ def test_a_name_that_several_jobs_share(tpux):
     assert "2 jobs are called train: 1 (succeeded), 2 (succeeded); using job 2" in done.stderr
     tpux("rerun", "1", code=0)
     tpux("wait", "1")
-    for command in (["stop"], ["delete", "-y"], ["rerun"], ["reboot", "-y"]):
+    for command in (["stop"], ["delete", "-y"], ["rerun"]):
         refused = tpux(*command, "train", code=2).stderr
         assert "2 jobs are called train" in refused
         assert "1 (succeeded), 2 (succeeded)" in refused

@@ -1,14 +1,12 @@
-"""What is watched while a program runs: memory and disks of the workers, and silence."""
+"""What is watched while a program runs: silence, and workers that run on."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,9 +17,8 @@ import pytest
 from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
-from tpux.lifecycle import resources
-from tpux.model.events import AttemptEnded, ResourceLow, StragglersReported
-from tpux.remote import facts
+from tpux.lifecycle import monitors
+from tpux.model.events import AttemptEnded, Warned
 from tpux.remote.script import source
 from tpux.supervisor import client
 
@@ -84,7 +81,8 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None
 def quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return how to wait until no step is due for a long time but quiet ones, which look at files of the workers."""
     world.cloud.poll_after = 100_000.0
-    monkeypatch.setattr(facts.WorkerFacts, "near_limit", lambda _: False)
+    monkeypatch.setattr(monitors, "SOONER", 1)  # the disks of this machine may be nearly full
+    monkeypatch.setattr(monitors.random, "uniform", lambda *_: 0.0)  # all workers are examined at the same time
 
     def wait() -> None:
         def advance() -> bool:
@@ -232,110 +230,6 @@ def test_a_program_that_compiles_may_be_silent_for_longer(world: World) -> None:
     assert world.until("failed").failure.kind == "stalled"
 
 
-def test_low_memory_and_a_full_disk_are_reported_once(
-    world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.setattr(resources, "CHECK_SOON", 5.0)
-    elsewhere = next(path for path in ("/dev/shm", "/run") if os.path.ismount(path))
-    output = Path(tempfile.mkdtemp(dir=elsewhere))
-    request.addfinalizer(lambda: shutil.rmtree(output))
-    start(world, "step 1", output)
-
-    def written() -> list[ResourceLow]:
-        return [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
-
-    silent(world, 10)
-    assert written() == []
-    monkeypatch.setattr(facts, "LOW_MEMORY", 101.0)
-    monkeypatch.setattr(facts, "FULL_DISK", 0.0)
-    world.clock.ahead += resources.CHECK_EVERY
-    world.until(lambda: "available" in world.state.why)
-    assert world.state.why.startswith("attempt 1: worker 0: memory: ")
-    [memory, *disks] = written()
-    assert (memory.resource, memory.workers) == ("memory", (0,))
-    assert disks
-    assert all(event.resource.startswith("disk /") and event.message.endswith(" free") for event in disks)
-    assert f"disk {elsewhere}" in [event.resource for event in disks], "that of the output directory"
-    monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
-    monkeypatch.setattr(facts, "FULL_DISK", 101.0)
-    silent(world, 20)
-    world.until(lambda: world.state.why == "attempt 1")
-    monkeypatch.setattr(facts, "LOW_MEMORY", 101.0)
-    world.clock.ahead += resources.CHECK_EVERY
-    world.until(lambda: "available" in world.state.why)
-    monkeypatch.setattr(facts, "FULL_DISK", 0.0)
-    world.restart_supervisor()
-    world.until(lambda: world.state.why == "attempt 1")
-    world.clock.ahead += resources.CHECK_EVERY
-    world.until(lambda: "available" in world.state.why)
-    assert len(written()) == 1 + len(disks)
-
-
-@pytest.fixture
-def hang() -> Iterator[Callable[[Path], None]]:
-    """Return how to mount a file system that does not answer, as a bucket whose daemon hangs."""
-    if os.geteuid() or not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("only root may mount, and needs /dev/fuse")
-    kernel = os.open("/dev/fuse", os.O_RDWR)
-    mounted: list[Path] = []
-
-    def mount(at: Path) -> None:
-        options = f"fd={kernel},rootmode=40000,user_id=0,group_id=0"
-        # No type of a remote file system, which `diagnose` would report in a test that runs at the same time.
-        subprocess.run(["mount", "-i", "-t", "fuse.portal", "-o", options, "hung", at], pass_fds=[kernel], check=True)
-        mounted.append(at)
-
-    yield mount
-    os.close(kernel)  # all that wait for it get an error
-    for path in mounted:
-        subprocess.run(["umount", "-l", path], check=True)
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_an_output_directory_that_hangs_does_not_delay_the_job(
-    world: World, hang: Callable[[Path], None], linked: bool
-) -> None:
-    bucket, output = world.path / "bucket", world.path / "output"
-    bucket.mkdir()
-    if linked:
-        output.symlink_to(bucket)
-    world.create(
-        f"job: {{output_dir: {output if linked else bucket}}}\n"
-        "command: {cmd: 'echo begin; until [ -e ~/go ]; do sleep 0.05; done'}"
-    )
-    world.until(lambda: world.state.run.running and world.output() and world.output(1))
-    hang(bucket)
-    world.clock.ahead += resources.CHECK_EVERY  # each machine is asked
-    world.steps()
-    for worker in range(2):
-        (world.cloud.root / "1" / str(worker) / "go").touch()
-    world.until("succeeded")
-
-
-def test_the_disks_of_outputs_on_several_are_told_apart(
-    world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """What is read of this machine is read once for all jobs, but not for those that write to another disk."""
-    elsewhere = next(path for path in ("/dev/shm", "/run") if os.path.ismount(path))
-    other = Path(tempfile.mkdtemp(dir=elsewhere))
-    request.addfinalizer(lambda: shutil.rmtree(other))
-    (world.path / "link").symlink_to(other)
-    monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
-    monkeypatch.setattr(facts, "FULL_DISK", 0.0)
-    told = list[set[str]]()
-    for output in (world.path, other, world.path / "link", world.path):
-        if told:
-            world.request("delete")
-            world.until(lambda: not world.store.record(world.job).directory.exists())
-        world.create(f"job: {{output_dir: {output}}}\ncommand: {{cmd: sleep 1000, grace_period: 0}}")
-        world.until(lambda: world.state.run.running)
-        world.clock.ahead += resources.CHECK_SOON
-        world.until(lambda: world.state.why != "attempt 1")
-        events = [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
-        told.append({event.resource for event in events})
-    assert [f"disk {elsewhere}" in each for each in told] == [False, True, True, False]
-
-
 def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,8 +241,8 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
         for worker in workers:
             (world.cloud.root / "1" / str(worker) / "go").touch()
 
-    def reported() -> list[StragglersReported]:
-        return [event for event, _ in world.controller.record.events() if isinstance(event, StragglersReported)]
+    def reported() -> list[Warned]:
+        return [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
 
     world.until(lambda: world.state.endings.keys() == {3})
     silent(world, 20)
@@ -374,7 +268,7 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
     silent(world, 120)
     assert world.state.state == "running", "it may be saving its last checkpoint"
     [event] = reported()
-    assert (event.attempt, event.workers, event.message) == (1, (1, 2), message)
+    assert (event.attempt, event.workers, event.text) == (1, (1, 2), message)
     go(2)
     world.until("succeeded")
 

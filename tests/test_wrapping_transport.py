@@ -42,7 +42,7 @@ TUNNEL = """
 from dataclasses import replace
 from pathlib import Path
 from tpux import Section, TpuSection, hookimpl
-from tpux.api import connect_through
+from tpux.api.machines import connect_through
 import tpux_local
 
 HERE = Path(__file__).parent

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,7 +15,7 @@ import pytest
 
 from tpux import api
 from tpux.errors import ConfigError, UsageError
-from tpux.store import Store
+from tpux.store import Store, requests
 from tpux.supervisor import client
 
 pytestmark = pytest.mark.process
@@ -50,6 +53,54 @@ def test_a_job_from_submission_to_its_output(work: Path) -> None:
     assert next(iter(api.events("first"))).type == "created"
 
 
+def test_following_a_job_yields_each_state_once(work: Path) -> None:
+    job = api.submit(config(work, "echo fine"))
+    seen = list(api.follow(job.id, timeout=100))
+    assert seen[-1].state == "succeeded"
+    assert all(one != other for one, other in itertools.pairwise(seen))
+    assert list(api.follow(job.id)) == [api.job(job.id)], "the current state, at once"
+
+
+def test_following_a_job_until_a_condition_holds_and_until_it_is_deleted(work: Path) -> None:
+    job = api.submit(config(work, "sleep 600"))
+    *_, last = api.follow(job.id, lambda info: info.state == "running", timeout=100)
+    assert last.state == "running"
+    requests.write(Store().find(job.id), "delete")
+    with pytest.raises(UsageError, match="job 1 was deleted"):
+        list(api.follow(job.id, lambda _: False, timeout=100))
+
+
+@pytest.mark.parametrize("follow", [api.follow, lambda job: api.events(job, follow=True)])
+def test_a_supervisor_that_is_killed_is_replaced_while_a_job_is_followed(
+    work: Path, follow: Callable[[str], Iterator[object]]
+) -> None:
+    job = api.submit(config(work, f"until [ -e {work}/go ]; do sleep 0.1; done"))
+    *_, _ = api.follow(job.id, lambda info: info.state == "running", timeout=100)
+    followed = follow(job.id)
+    next(followed)
+    pid = client.pid(Store())
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    (work / "go").touch()
+    for _ in followed:
+        pass
+    assert api.job(job.id).state == "succeeded"
+
+
+def test_a_note_says_what_a_job_waits_for_and_that_nothing_happens(work: Path) -> None:
+    job, notes = api.submit(config(work, "sleep 600")), list[str]()
+    *_, _ = api.follow(job.id, lambda info: info.state == "running", timeout=100)
+    followed = api.follow(job.id, timeout=4, note=notes.append)
+    next(followed)
+    client.stop(Store(), timeout=60)
+    with pytest.raises(TimeoutError, match="job 1 is running after 4 s"):
+        list(followed)
+    assert notes.count("the supervisor was stopped; jobs continue after: tpux supervisor start") == 1
+    assert notes.count("waiting for job 1: running: attempt 1") == 1
+    client.notify(Store())
+    api.stop(job.id, release=True, timeout=100)
+
+
 def test_a_failed_job_has_its_failure(work: Path) -> None:
     job = api.wait(api.submit(config(work, "exit 3"), ["job.rule=pass"]).id, timeout=100)
     assert job.state == "failed"
@@ -78,7 +129,7 @@ def test_stopping_a_job(work: Path) -> None:
 def test_invalid_arguments(work: Path) -> None:
     with pytest.raises(ConfigError, match="unknown section 'comand'"):
         api.submit(config(work, "true"), ["comand.cmd=x"])
-    for call in (api.job, api.events, api.outputs, api.wait, api.stop, api.open_job, api.workers):
+    for call in (api.job, api.events, api.follow, api.outputs, api.wait, api.stop, api.open_job, api.workers):
         for name in ("7", 7):
             with pytest.raises(UsageError, match="there is no job 7"):
                 call(name)
@@ -89,7 +140,8 @@ def test_invalid_arguments(work: Path) -> None:
 
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert set(api.__all__) <= set(dir(api))
-    assert {"submit", "wait", "workers", "leases"} <= set(api.__all__)
+    assert {"submit", "wait", "workers", "machines"} <= set(api.__all__)
+    assert len(dir(api)) <= 25, "a command plugin's author reads them all"
     for name in api.__all__:
         getattr(api, name)
     with pytest.raises(AttributeError, match=r"tpux\.api.* has no attribute 'sumbit'"):

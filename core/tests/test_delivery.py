@@ -44,11 +44,11 @@ def test_an_event_is_delivered_only_when_it_is_known_to_be_on_the_disk(tmp_path:
     plugins.add("note", listener)
     delivery = Delivery("note", plugins, SystemClock(1), print, lambda _: Observer())
     job = Job(record.id, "me", "store", tmp_path, {})
-    delivery.follow(record, lambda: job, done=False)
-    until(lambda: not delivery.behind(), delivery)
+    delivery.backlog.follow(record, lambda: job, done=False)
+    until(lambda: not delivery.backlog.behind(), delivery)
     assert listener.received == ["created"]
-    delivery.notify(record.id, record.events_path.stat().st_size)
-    until(lambda: not delivery.behind(), delivery)
+    delivery.backlog.notify(record.id, record.events_path.stat().st_size)
+    until(lambda: not delivery.backlog.behind(), delivery)
     assert listener.received == ["created", "waiting"]
 
 
@@ -69,8 +69,8 @@ def test_a_job_that_cannot_be_opened_is_no_failure_of_the_listener(tmp_path: Pat
     plugins = Plugins({})
     plugins.add("note", listener)
     delivery = Delivery("note", plugins, SystemClock(10), reports.append, lambda _: Observer())
-    delivery.follow(record, open_job, done=False)
-    until(lambda: not delivery.behind(), delivery)
+    delivery.backlog.follow(record, open_job, done=False)
+    until(lambda: not delivery.backlog.behind(), delivery)
     assert listener.received == ["created"]
     assert [report.message for report in reports] == [
         "it waits for events of job 1, which cannot be opened: the plugin mount is broken"

@@ -33,6 +33,7 @@ TABLE: dict[FailureKind, tuple[tuple[str, ...], int | None, list[float]]] = {
     "config": (NEVER, 0, []),
     "setup": (NEVER, 0, []),
     "stalled": (TRANSIENT, 3, [10, 20, 40]),
+    "service": (TRANSIENT, 5, [30, 60, 120, 240, 480]),
     "incomplete": (NEVER, 0, []),
     "plugin": (NEVER, 0, []),
     "program": (NEVER, 0, []),

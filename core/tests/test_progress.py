@@ -1,175 +1,14 @@
-"""How far a program has come, read from what it prints."""
+"""How far a program has come, as plugins say that its output says."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tpux.errors import ConfigError
-from tpux.lifecycle.progress import HEAD, TAIL, WRITE_EVERY, ProgressReader, final_progress
-from tpux.model.progress import PATTERNS, Progress, first_step, read_progress
+from tpux import Progress, hookimpl
+from tpux.lifecycle.progress import BATCH, WRITE_EVERY, ProgressReader, final_progress
+from tpux.lifecycle.turn import Turn
 from tpux.store import progress as stored
-from tpux_testing import job, run_job
 from tpux_testing.sandbox import Sandbox
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("step 1200 loss 0.31", Progress(1200, loss="0.31")),
-        ("Step: 1,200/5,000 | epoch: 3 | loss=1.5e-3", Progress(1200, 3, "1.5e-3")),
-        ("{'step': 7, 'train_loss': 2.0, 'epoch': 1}", Progress(7, 1, "2.0")),
-        ('{"global_step": 8, "loss": NaN}', Progress(8, loss="NaN")),
-        ("I1122 08:00:00 train.py:10] iter [20] (0.5 s/step): train/loss -inf", Progress(20, loss="-inf")),
-        ("Epoch 2/10\nstep 1\nstep 2\n", Progress(2, 2)),
-        ("epoch 1.5 time/step: 0.25", Progress()),
-        ("footstep 12, lossless 3, 4 steps", Progress()),
-        ("Compiling module jit_train for TPU", Progress(compiling=True)),
-        ("compiling\nstep 1", Progress(1)),
-        ("Initialized persistent compilation cache at /tmp/cache", Progress()),
-        ("Persistent compilation cache hit for 'jit_eval'", Progress()),
-        ("Using JAX compilation_cache_dir /tmp/x, skipping compilation", Progress()),
-        ("step 1\nrecompiling? no\nstarting compilation", Progress(1, compiling=True)),
-        ("Compiling train\nepoch 3 loss 0.2", Progress(epoch=3, loss="0.2")),
-        ("epoch 3 loss 0.2\nCompiling eval", Progress(epoch=3, loss="0.2", compiling=True)),
-        ("Compiling train\nFinished XLA compilation of jit(train) in 12.5 sec", Progress()),
-        ("Finished XLA compilation of jit(train) in 12.5 sec\nCompiling eval", Progress(compiling=True)),
-        ("Compiling train\nDone compiling\n", Progress()),
-        ("XLA compilation took 3 s", Progress()),
-        ("Finished loading, compiling", Progress(compiling=True)),
-        ("10%|█   | 5/50 [00:01<00:09, loss=0.7]", Progress(loss="0.7")),
-        ("", Progress()),
-        (
-            "wandb: \U0001f680 View run fast-1 at: https://w.ai/lab/runs/a\nstep 1\n",
-            Progress(1, url="https://w.ai/lab/runs/a"),
-        ),
-        ("compiling\nView run at https://w.ai/b\n", Progress(compiling=True, url="https://w.ai/b")),
-        ("View run at https://w.ai/b\nView run at https://w.ai/", Progress(url="https://w.ai/b")),
-        ("View project at https://w.ai/lab\n", Progress()),
-    ],
-)
-def test_what_lines_say(text: str, expected: Progress) -> None:
-    assert read_progress(text, PATTERNS) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "  Total optimization steps = 3,750",  # Hugging Face's Trainer
-        "  Gradient Accumulation steps = 4",
-        "***** Running training *****\n  Num Epochs = 3\n  Num steps = 300",
-        "max steps = 5000",
-        "max_steps: 5000, warmup_steps: 500, num_train_steps=5000",
-        "Max step: 5000; total step 5000; maximum iterations = 90000; max iter: 90000",
-        "warmup steps 500, decay steps 4000, eval steps: 50, save steps 100, train steps = 9, number of steps: 9",
-        "python train.py --max-steps 3000 --steps 3000 --epoch 3 --warmup-steps=10",
-        "training steps: 5000, training_steps 5000",
-        "steps per epoch: 300, steps_per_epoch=300",  # Keras
-        "max epoch: 90, total epoch 90",
-        "time per step: 3, 15ms/step 3, 3 s/step: 4, tokens/step 4096, s/iter 2, time/step 1",
-        "Steps:  10%|█   | 5/50 [00:01<00:09]",  # diffusers
-        "step 12.5% epoch 10 %",
-        "saving every 500 steps\n100 files, at each step\n7 left",
-    ],
-)
-def test_totals_are_not_how_far_a_program_has_come(text: str) -> None:
-    assert read_progress(text, PATTERNS) == Progress()
-    assert first_step(f"{text}\nstep 7", PATTERNS["step"]) == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "completed step: 12, seconds: 1.234, TFLOP/s/device: 98.7, loss: 10.512",
-            Progress(12, loss="10.512"),
-        ),  # MaxText
-        ("To see full metrics 'tensorboard'\ncompleted profiler step: 4", Progress(4)),
-        ("{'loss': 2.1, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 3}", Progress(epoch=3, loss="2.1")),
-        ("[metrics_writer.py:61] [1000] train/loss=2.5, step=1000", Progress(1000, loss="2.5")),
-        ("Training: step 1000/20,000", Progress(1000)),  # t5x
-        ("INFO Saving checkpoint at step 500 of 5000 total steps", Progress(500)),
-        ("Epoch 2/10\n 37/375 [===>....] - ETA: 3s - loss: 0.5", Progress(epoch=2, loss="0.5")),  # Keras
-        ("global_steps: 120; global step = 121", Progress(121)),
-        ("{'train_step': 5, 'train/step': 6}", Progress(6)),
-        ("steps: 120, loss: 0.5", Progress(120, loss="0.5")),
-        ("epoch 3, iters: 100", Progress(100, 3)),
-        ("max steps = 5000 | step   =   [ 7 / 5000 ]", Progress(7)),
-        ("Iteration 1,234,567: loss = -1.5", Progress(1234567, loss="-1.5")),
-        ("eta: 0:01:00  iter: 19  total_loss: 2.1", Progress(19)),  # Detectron2
-    ],
-)
-def test_formats_of_frameworks(text: str, expected: Progress) -> None:
-    assert read_progress(text, PATTERNS) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "step: 12k",
-        "step 1_000",
-        "step 1e3, step 1e+3",
-        "step: 2M",
-        "step 1.2k",
-        "step 1,200k, step 1,200.5",
-        "epoch 1e1, epoch 2k",
-        "step 12ms",
-        "validation step 12, Val step: 13, eval/step 14, test step 15, Evaluation step 16, validation steps: 17",
-    ],
-)
-def test_what_is_not_the_number_of_a_training_step_is_left_out(text: str) -> None:
-    assert read_progress(text, PATTERNS) == Progress()
-    assert read_progress(f"step 7 epoch 2\n{text}", PATTERNS) == Progress(7, 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "step"),
-    [
-        ("step 12/500", 12),
-        ("step 5,0.31", 5),
-        ("step 1234,567", 1234),
-        ("[step 12]", 12),
-        ("step 12: loss", 12),
-        ("step 12.", 12),
-        ("step 12\x1b[0m", 12),
-        ("step 12\u6b65", 12),
-        ("latest step 9", 9),
-        ("eval/global_step: 1000", 1000),
-        ("Evaluating at step 20", 20),
-        ("eval: step 30", 30),
-    ],
-)
-def test_a_step_in_its_surroundings(text: str, step: int) -> None:
-    assert read_progress(text, {"step": PATTERNS["step"]}) == Progress(step)
-
-
-@pytest.mark.parametrize("part", ["step", "step" + " " * 5000 + "loss" + " " * 5000, "step " + "1" * 9999, "View run "])
-def test_a_line_of_a_megabyte_is_searched_without_backtracking(part: str) -> None:
-    text = part * (1024 * 1024 // len(part)) + ".5\n"
-    assert read_progress(text, PATTERNS) == Progress()
-    assert first_step(text, PATTERNS["step"]) is None
-
-
-def test_a_pattern_for_the_progress_bar_of_a_training() -> None:
-    evaluation = " 4%|▍ | 2/50 [00:01<00:24, 2.00it/s]"
-    text = (
-        f"Map: 9/10 [00:01<00:09]\n 0%| | 0/3750 [00:00<?, ?it/s]\n 1%| | 37/3750 [00:12<19:58, 3.1it/s]\n{evaluation}"
-    )
-    assert read_progress(text, PATTERNS) == Progress(), "which of them is the training is not known"
-    pattern = r"([1-9]\d*)/3750 \["
-    assert read_progress(text, {"step": pattern}) == Progress(37)
-    assert first_step(text, pattern) == 37
-
-
-def test_patterns_of_the_config_replace_some() -> None:
-    section = job("command: 'true'\nwatch: {progress: {step: 'batch=(\\d+)', loss: null}}").watch
-    patterns = {**PATTERNS, **section.progress}
-    assert read_progress("epoch 2 batch=17 step 3 loss 1", patterns) == Progress(17, 2)
-    assert read_progress("batch=\u0661\u0667", patterns) == Progress(), "digits of other scripts are not a number"
-    assert first_step("starting\nbatch=4 batch=5", patterns["step"]) == 4
-    with pytest.raises(ConfigError, match=r"watch.progress.step: .*not a regular expression"):
-        job("command: 'true'\nwatch: {progress: {step: '('}}")
 
 
 def test_what_people_read() -> None:
@@ -178,131 +17,83 @@ def test_what_people_read() -> None:
     assert str(Progress(7, compiling=True, rate=3.0)) == "compiling, step 7"
 
 
-def test_an_attempt_ends_with_how_far_it_came_and_what_the_failure_before_it_cost() -> None:
-    script = """
-    echo "w$TPUX_WORKER has started"
-    if [ $TPUX_WORKER = 0 ]; then exec sleep 0.1; fi
-    touch $TPUX_OUTPUT_DIR/checkpoint
-    first=$((1 + 30 * TPUX_STAGE))
-    for step in $(seq $first $((first + 49))); do echo "step $step loss 0.$step"; done
-    if [ $TPUX_STAGE = 0 ]; then exit 1; fi
-    """
-    config = {
-        "job": {"rule": "resume", "max_restarts": {"program": 1}},
-        "tpu": {"node_count": 2},
-        "command": {"cmd": script, "checkpoint": "checkpoint"},
-    }
-    run = run_job(config)
-    assert (run.state, run.attempts) == ("succeeded", 2), run.why
-    ends = [json.loads(json.dumps(event.to_json())) for event in run.events if event.type == "attempt-ended"]
-    assert [(end["progress"]["first_step"], end["progress"]["step"]) for end in ends] == [(1, 50), (31, 80)]
-    assert [end.get("repeated_steps", 0) for end in ends] == [0, 20]
-    assert ends[-1]["progress"]["loss"] == "0.80"
+class Output:
+    """A running job whose output the test writes; a plugin reads the lines `step N`, `loss N` and `broken`."""
+
+    def __init__(self, turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turn, self.now, self.reader = turn, 1000.0, ProgressReader()
+        self.log = turn.record.output_log(1, 0)
+        self.log.write_text("")
+        monkeypatch.setattr(turn.clock, "monotonic", lambda: self.now)
+
+    def write(self, text: str, seconds: float = WRITE_EVERY, *, news: bool = True) -> Progress:
+        self.now += seconds
+        with self.log.open("a") as file:
+            file.write(text)
+        self.reader.update(self.turn, news=news)
+        return stored.load(self.turn.record.directory, self.turn.state)[0]
 
 
-def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(monkeypatch: pytest.MonkeyPatch) -> None:
+class Reader:
+    @hookimpl
+    def progress(self, lines: list[str]) -> Progress | None:
+        if "broken" in lines:
+            raise ValueError("it is broken")
+        words = [line.split() for line in lines]
+        steps = [int(each[1]) for each in words if each[:1] == ["step"]]
+        losses = [each[1] for each in words if each[:1] == ["loss"]]
+        if not steps and not losses:
+            return None
+        return Progress(steps[-1] if steps else None, loss="".join(losses[-1:]), first_step=min(steps, default=None))
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch):
     with Sandbox() as sandbox:
-        running = sandbox.start({"command": {"cmd": "echo compiling; exec sleep 100", "grace_period": 0}})
-        running.until(lambda state: state.run.running)
-        turn, now = running.controller.begin(), 1000.0
-        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
-        record, reader = turn.record, ProgressReader()
-        log = record.output_log(1, 0)
-
-        def update(step: int, seconds: float, *, news: bool = True) -> Progress:
-            nonlocal now
-            now += seconds
-            log.write_text(f"step {step}")
-            reader.update(turn, news=news)
-            return stored.load(record.directory, record.state)[0]
-
-        assert update(10, 0).step == 10
-        assert update(20, WRITE_EVERY / 2).step == 10
-        assert update(30, WRITE_EVERY / 2, news=False) == Progress(30), "due since the last news; no rate yet"
-        assert (final_progress(turn)[0] or Progress()).rate is None
-        assert update(40, 2 * WRITE_EVERY, news=False).step == 30, "nothing new"
-        assert update(30, WRITE_EVERY) == Progress(30), "the same step"
-        assert update(90, 60) == Progress(90, rate=1.0), "of the last minute"
-        assert update(5, 10) == Progress(5), "an evaluation has begun"
-        assert update(15, 10) == Progress(15, rate=1.0)
-        record.directory.joinpath(stored.FILE).write_text("{")
-        assert stored.load(record.directory, record.state)[0] == Progress()
-
-
-def test_the_url_of_a_run_is_found_once_beyond_what_is_searched_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox() as sandbox:
+        sandbox.plugins.add("progress", Reader())
         running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
         running.until(lambda state: state.run.running)
-        turn, now, reader = running.controller.begin(), 1000.0, ProgressReader()
-        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
-        log, url = turn.record.output_log(1, 0), "https://wandb.ai/lab/demo/runs/abc"
-
-        def write(text: str) -> Progress:
-            nonlocal now
-            now += WRITE_EVERY
-            with log.open("a") as file:
-                file.write(text)
-            reader.update(turn, news=True)
-            return stored.load(turn.record.directory, turn.state)[0]
-
-        assert write("starting\n" * TAIL + f"wandb: View run fast-1 at: {url[:-4]}").url == ""
-        assert write(f"{url[-4:]}\n" + "step 1\n" * TAIL) == Progress(1, url=url)
-        assert write("step 2\n" * TAIL).url == url
-        assert (final_progress(turn)[0] or Progress()).url == url
-        assert write(f"View run next at: {url}d\n").url == f"{url}d", "a second run"
-        (turn.record.directory / stored.FILE).unlink()
-        log.write_text("step 1\n" * HEAD + f"View run at {url}\n" + "step 2\n" * TAIL)
-        reader = ProgressReader()
-        assert write("step 3\n").url == "", "too far from the start"
-        (turn.record.directory / stored.FILE).unlink()
-        log.write_text(f"View run at {url}\nstep 1\n" + "step 2\n" * TAIL)
-        assert (final_progress(turn)[0] or Progress()).url == url, "of a short program"
+        yield Output(running.controller.begin(), monkeypatch)
 
 
-def test_a_program_that_writes_something_else_does_not_compile_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox() as sandbox:
-        running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
-        running.until(lambda state: state.run.running)
-        turn, now, reader = running.controller.begin(), 1000.0, ProgressReader()
-        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
-        log = turn.record.output_log(1, 0)
-
-        def write(text: str) -> Progress:
-            nonlocal now
-            now += WRITE_EVERY
-            log.write_text(text)
-            reader.update(turn, news=True)
-            if reader.progress:
-                assert stored.load(turn.record.directory, turn.state)[0] == reader.progress
-            return reader.progress
-
-        assert write("reading\n") == Progress()
-        assert write("compiling\n").compiling
-        assert write("compiling\nreading\n").compiling, "it is still the last that is known"
-        assert write("compiling" + " [shape]" * TAIL + "\n").compiling, "a line that is longer than what is searched"
-        assert not write("compiling\n" + "reading\n" * TAIL).compiling
-        assert write("step 7 loss 0.5\ncompiling\n") == Progress(7, loss="0.5", compiling=True)
-        assert write("step 7 loss 0.5\ncompiling\n" + "reading\n" * TAIL) == Progress(7, loss="0.5")
+def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(output: Output) -> None:
+    assert output.write("step 10\n", 0).step == 10
+    assert output.write("step 20\n", WRITE_EVERY / 2).step == 10
+    assert output.write("step 30\n", WRITE_EVERY / 2, news=False).step == 30, "due since the last news"
+    assert output.write("step 40\n", 2 * WRITE_EVERY, news=False).step == 30, "nothing new"
+    assert output.write("step 90\n", 60).rate == pytest.approx(60 / 70), "since the second read"
+    assert output.write("step 5\n", 10) == Progress(5, first_step=10), "an evaluation has begun"
+    assert output.write("step 15\n", 10) == Progress(15, rate=1.0, first_step=10)
+    output.turn.record.directory.joinpath(stored.FILE).write_text("{")
+    assert stored.load(output.turn.record.directory, output.turn.state)[0] == Progress()
 
 
-def test_a_long_traceback_does_not_hide_how_far_an_attempt_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox() as sandbox:
-        running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
-        running.until(lambda state: state.run.running)
-        turn, now = running.controller.begin(), 1000.0
-        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
-        log, reader = turn.record.output_log(1, 0), ProgressReader()
-        log.write_text("step 1\nepoch 2 step 20 loss 0.5\n")
-        reader.update(turn, news=True)
-        with log.open("a") as file:
-            file.write('  File "train.py", line 9, in call\n' * TAIL + "ValueError: loss: nan\n")
-        assert final_progress(turn) == (Progress(20, 2, "nan", first_step=1), 0)
-        for later in (reader, ProgressReader()):  # the second one of a new supervisor
-            now += WRITE_EVERY
-            later.update(turn, news=True)
-            assert final_progress(turn) == (Progress(20, 2, "nan", first_step=1), 0)
+def test_a_line_is_read_when_it_is_complete_and_what_is_known_stays(output: Output) -> None:
+    assert output.write("step 1") == Progress()
+    assert output.write("2\rstep 13").step == 12
+    assert output.write("\nloss 0.5\n") == Progress(13, loss="0.5", first_step=12)
+    assert output.write("nothing\n") == Progress(13, loss="0.5", first_step=12)
 
 
-def test_a_pattern_without_a_group_around_the_number_is_an_error():
-    with pytest.raises(ConfigError, match=r"watch\.progress: the pattern for step has no group around the number"):
-        job("command: 'true'\nwatch: {progress: {compiling: 'XLA', step: 'batch=\\d+'}}")
+def test_a_plugin_that_fails_is_reported_once_and_ignored(output: Output) -> None:
+    assert output.write("step 1\n").step == 1
+    for _ in range(2):
+        assert output.write("broken\n").step == 1
+    assert output.write("step 2\n").step == 2
+    report = "plugin progress failed in progress: ValueError: it is broken; continuing without it"
+    assert (output.turn.record.logs / "tpu.log").read_text().count(report) == 1
+
+
+def test_a_long_traceback_does_not_hide_how_far_an_attempt_came(output: Output) -> None:
+    output.write("step 1\nloss 0.5\nstep 20\n")
+    with output.log.open("a") as file:
+        file.write('  File "train.py", line 9, in call\n' * (BATCH // 10) + "loss nan\n")
+    assert final_progress(output.turn) == (Progress(20, loss="nan", first_step=1), 0)
+    output.reader = ProgressReader()  # of a new supervisor
+    assert output.write("").loss == "nan"
+    assert final_progress(output.turn) == (Progress(20, loss="nan", first_step=1), 0)
+
+
+def test_the_last_line_of_an_attempt_counts_without_its_end(output: Output) -> None:
+    output.write("step 1\nstep 2")
+    assert final_progress(output.turn) == (Progress(2, first_step=1), 0)

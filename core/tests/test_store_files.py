@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tpux.errors import TpuxError
 from tpux.model.events import Created
 from tpux.store import Store, files
+from tpux.store.files import JsonFile
 
 
 @pytest.fixture
@@ -69,3 +71,41 @@ def test_a_job_is_not_removed_with_what_is_mounted_in_it(tmp_path: Path, monkeyp
     table.write_text("")
     store.remove(record)
     assert not record.directory.exists()
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the small files of these tests hold."""
+
+    text: str
+    numbers: tuple[int, ...] = ()
+
+
+def test_a_json_file_holds_a_dataclass(tmp_path: Path) -> None:
+    file = JsonFile(tmp_path / "note.json", Note)
+    assert file.load() is None
+    file.save(Note("a", (1, 2)))
+    assert file.load() == Note("a", (1, 2))
+    file.remove()
+    assert file.load() is None
+
+
+@pytest.mark.parametrize("content", [b"", b'{"text": "a', b"[]", b"{}", b'{"text": 1}', b"\xff"])
+def test_a_json_file_that_is_torn_or_of_another_version_holds_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "note.json").write_bytes(content)
+    assert JsonFile(tmp_path / "note.json", Note).load() is None
+
+
+def test_a_json_file_is_written_only_if_it_changes(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    file = JsonFile(tmp_path / "note.json", Note)
+    file.save(Note("a"))
+    written = len(calls)
+    file.save(Note("a"))
+    assert len(calls) == written
+    file.save(Note("b"))
+    assert len(calls) == 2 * written
+
+
+def test_a_json_file_is_not_written_into_a_directory_that_was_removed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        JsonFile(tmp_path / "gone" / "note.json", Note).save(Note("a"))

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tpux.errors import TpuxError
 from tpux.model import events
-from tpux.model.events import Event, JobState
+from tpux.model.events import Event
 from tpux.model.failures import FAILURE_KINDS, Failure
-from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, build, dump
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
+from tpux.model.states import JobState, RequestAction
 from tpux.store.fold import apply_event
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -44,8 +45,7 @@ def possible_events(state: State, at: float) -> list[Event]:
         events.Released(at=at),
         *(events.ReleaseScheduled(at=at, release_at=release_at) for release_at in (None, 3.0)),
         *(events.Failed(at=at, failure=failure) for failure in failures[:2]),
-        *(events.RequestAccepted(at=at, number=1, action=action) for action in get_args(events.RequestAction)),
-        events.BackoffSkipped(at=at),
+        *(events.RequestAccepted(at=at, number=1, action=action) for action in get_args(RequestAction)),
         events.ConfigChanged(at=at, config="configs/1", name="n", allocator="local", workers=1),
         events.ResolutionUpdated(at=at, plugin="code", values={"snapshot": "0123"}),
         events.UnknownEvent(at=at, facts={"type": "of-tomorrow", "at": at}),
@@ -71,13 +71,13 @@ def test_any_sequence_of_events_folds(choices: list[int], cut: int) -> None:
         assert events.from_json(json.loads(json.dumps(history[-1].to_json()))) == history[-1]
         before, state = state, apply_event(state, history[-1])
         if number == cut:
-            middle = State.from_json(json.loads(json.dumps(before.to_json())))  # as a snapshot holds it
+            middle = build(State, json.loads(json.dumps(dump(before))))  # as a snapshot holds it
             assert middle == before
     for later in history[cut:]:
         middle = apply_event(middle, later)
     assert cut >= len(choices) or middle == state
     assert state.ended == (state.state in ENDS)
-    assert State.from_json(json.loads(json.dumps(state.to_json()))) == state
+    assert build(State, json.loads(json.dumps(dump(state)))) == state
 
 
 @pytest.mark.parametrize("state", TRANSITIONS)
@@ -272,3 +272,48 @@ def test_the_reason_of_the_end_is_kept_when_the_machines_are_released() -> None:
     released = apply_event(waiting, events.Released(at=3))
     assert (released.why, released.end_why) == ("exit code 3", "exit code 3")
     assert apply_event(released, events.StateChanged(at=4, to="pending", why="resuming")).end_why == ""
+
+
+FORMER = [
+    ({"type": "resource-low", "resource": "memory", "workers": [1], "message": "5 MB free"}, "warned"),
+    ({"type": "stragglers-reported", "workers": [1], "message": "it still runs", "hint": "end it"}, "warned"),
+    ({"type": "backoff-skipped"}, ""),
+    ({"type": "transfer-started", "to": "000002"}, "request-accepted"),
+    ({"type": "transfer-cancelled"}, "request-accepted"),
+]
+
+
+@pytest.mark.parametrize(("line", "type_"), FORMER)
+def test_an_event_of_a_type_that_was_replaced_is_read(line: dict[str, JsonValue], type_: str) -> None:
+    event = events.from_json({"version": 1, "at": 5.0, "attempt": 3, **line})
+    assert (event.type, event.at, event.attempt, event.stage) == (type_, 5.0, 3, 0)
+
+
+def test_a_job_of_the_last_version_that_was_handing_over_its_machines_still_does(writer: Record) -> None:
+    def state(*lines: dict[str, JsonValue]) -> State:
+        found = apply_event(None, CREATED)
+        for to in ("provisioning", "failed"):
+            found = apply_event(found, events.StateChanged(to=to, why="it failed"))  # type: ignore[arg-type]
+        for line in lines:
+            found = apply_event(found, events.from_json({"version": 1, "at": 5.0, **line}))
+        assert found is not None
+        return found
+
+    started: dict[str, JsonValue] = {"type": "transfer-started", "to": "000002"}
+    asked: dict[str, JsonValue] = {"type": "request-accepted", "action": "transfer", "number": 4, "to": "000002"}
+    assert state(started).transfer_to == "000002"
+    assert (state(started, asked).transfer_to, state(started, asked).last_request_number) == ("000002", 4)
+    assert not state(asked).transfer_to, "it was refused"
+    assert state(started, asked, {"type": "transfer-cancelled"}).transfer_to == ""
+    assert state(started, asked, {"type": "transferred", "to": "000002", "token": "1a2b"}).transfer_to == ""
+
+
+def test_each_event_has_the_attempt_and_the_stage_after_it(writer: Record) -> None:
+    writer.write(moved("provisioning"), 1.0)
+    writer.write(moved("setting-up"), 2.0)
+    writer.write(events.AttemptStarted(attempt=2, stage=1, resume=True, workers=(0,), output_dir="o"), 3.0)
+    writer.write(events.WorkerExited(worker=0, code=1), 4.0)
+    written = writer.write(moved("failed"), 5.0)
+    stamps = [(event.attempt, event.stage) for event, _ in writer.events()]
+    assert stamps == [(0, 0), (0, 0), (0, 0), (2, 1), (2, 1), (2, 1)]
+    assert (written.attempt, written.stage, written.at) == (2, 1, 5.0)

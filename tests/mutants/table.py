@@ -40,6 +40,13 @@ MUTANTS = [
         ("tests/test_reliability.py::test_a_replaced_file_is_on_the_disk_before_the_old_one_is_gone",),
     ),
     Mutant(
+        "what a command has left in the background is not ended with it",
+        "core/src/tpux/lifecycle/run.py",
+        "        if may_have_left(turn, self.failure):\n",
+        "        if False:\n",
+        ("tests/test_left_processes.py::test_a_stop_ends_what_is_held",),
+    ),
+    Mutant(
         "an event that is not written leaves nothing",
         "core/src/tpux/store/files.py",
         "            os.ftruncate(handle, end)\n",
@@ -419,6 +426,27 @@ MUTANTS = [
         "            if not unmount(preempted):\n",
         "            if True:\n",
         ("plugins/local/tests/test_allocator.py::test_a_bucket_mounted_in_a_worker_keeps_its_content",),
+    ),
+    Mutant(
+        "of a plugin that names a file of others, nothing is deleted",
+        "core/src/tpux/lifecycle/garbage.py",
+        "    if outside := [path for path in found if directory not in path.parents]:\n",
+        "    if outside := list[Path]():\n",
+        ("tests/test_stored_files.py::test_another_path_or_an_error_deletes_nothing",),
+    ),
+    Mutant(
+        "what a job uses of a plugin's files is kept",
+        "core/src/tpux/lifecycle/garbage.py",
+        "        used = {path for answer in different.values() for path in _stored_files(store, plugins, name, answer)}\n",
+        "        used = set[Path]()\n",
+        ("tests/test_stored_files.py::test_what_no_job_uses_is_deleted_with_a_job_unless_it_is_new",),
+    ),
+    Mutant(
+        "the machines that a rule has chosen are requested by whichever supervisor does it",
+        "core/src/tpux/store/fold.py",
+        '        return replace(state, tpu=dict(state.action.tpu) if before == "recovering" else {})\n',
+        "        return state\n",
+        ("tests/test_rule_choices.py::test_a_rule_chooses_another_zone_for_the_next_request_only",),
     ),
     Mutant(
         "a job is not deleted with what is mounted in it",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tpux.backoff import Backoff as Backoff
     from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostIdentityError as HostIdentityError
     from tpux.errors import HostUnreachableError as HostUnreachableError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tpux.model.failures import Finished as Finished
     from tpux.model.host import CHUNK_SIZE as CHUNK_SIZE
     from tpux.model.host import Host as Host
-    from tpux.model.host import Stream as Stream
     from tpux.model.job import Attempt as Attempt
     from tpux.model.job import Checkpoint as Checkpoint
     from tpux.model.job import Command as Command
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from tpux.model.machines import Released as Released
     from tpux.model.machines import Waiting as Waiting
     from tpux.model.machines import Worker as Worker
-    from tpux.model.sections import Bucket as Bucket
+    from tpux.model.progress import Progress as Progress
     from tpux.model.sections import Section as Section
     from tpux.model.sections import TpuSection as TpuSection
     from tpux.model.steps import Put as Put
@@ -57,15 +55,15 @@ if TYPE_CHECKING:
     from tpux.plugin.spec import hookimpl as hookimpl
 
 _MODULES = {
-    "backoff": "Backoff",
     "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
     "model.events": "events",
     "model.failures": "Action Failure Finding Finished",
-    "model.host": "CHUNK_SIZE Host Stream",
+    "model.host": "CHUNK_SIZE Host",
     "model.job": "Attempt Checkpoint Command Job WorkerExit",
     "model.json": "JsonValue",
     "model.machines": "Allocation Denied MachineStatus Orphan Peer ProvisionRequest Ready Released Waiting Worker",
-    "model.sections": "Bucket Section TpuSection",
+    "model.progress": "Progress",
+    "model.sections": "Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "model.steps": "Put Result Sh Step Steps put sh",
 }

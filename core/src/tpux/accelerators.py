@@ -57,7 +57,7 @@ def workers_of(accelerator: str | None) -> int:
             f"{accelerator} is not available as a TPU VM", hint="tpu7x (Ironwood) is available on GKE only"
         )
     if match is None or generation is None:
-        close = difflib.get_close_matches(accelerator.split("-")[0], GENERATIONS, n=1)
+        close = difflib.get_close_matches(accelerator.removeprefix("tpu-").split("-")[0], GENERATIONS, n=1)
         hint = f"did you mean {close[0]}-N?" if close else f"known are {', '.join(GENERATIONS)}, each with -N"
         raise UsageError(f"unknown accelerator {accelerator!r}", hint=hint)
     size = int(match[2])

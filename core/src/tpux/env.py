@@ -170,7 +170,7 @@ def trace_hooks() -> bool:
 
 
 def clock_rate() -> float:
-    """Return how many seconds of tpux' time pass in one real second: `$TPUX_CLOCK_RATE`, or 1.
+    """Return how many seconds of tpux' time pass in one real second: `$TPUX_CLOCK_RATE`, or 1. Since 0.1.
 
     Raises:
         UsageError: it is not a number above 0.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -89,35 +88,21 @@ def test_damage_is_noticed_and_another_snapshot_of_the_file_repairs_it(tmp_path,
         assert tar.extractfile("x").read() == b"123"
 
 
-def make_in_another_process(directory: Path, end: str = "") -> subprocess.Popen[str]:
-    """Start a process that makes a snapshot of the file x, prints its id, and ends when its input does."""
-    code = f"""
-import sys
-from pathlib import Path
-from tpux_code.snapshots import Snapshots
-print(Snapshots().make(Path({str(directory)!r}), ["x"]).id, flush=True)
-sys.stdin.read()
-"""
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def test_what_nothing_uses_is_removed_but_not_before_its_maker_has_ended(tmp_path, home):
-    ids = []
-    for content in ("used", "unused"):
-        (tmp_path / "x").write_text(content)
-        maker = make_in_another_process(tmp_path)
-        ids.append(maker.stdout.readline().strip())
-        maker.communicate()
-    (tmp_path / "x").write_text("about to be used")
-    maker = make_in_another_process(tmp_path)
-    ids.append(maker.stdout.readline().strip())
-    snapshots = Snapshots()
+def test_its_files_are_those_of_the_snapshot_and_their_times_are_set_when_they_are_used_again(tmp_path, home):
+    snapshots, ids = Snapshots(), []
+    for name in ("first", "second"):
+        (tmp_path / "x").write_text(name)
+        (tmp_path / "same").write_text("1")
+        ids.append(snapshots.make(tmp_path, ["same", "x"]).id)
     for snapshot in snapshots.find(ids):
         snapshots.archive(snapshot, None)
-    snapshots.remove_unused({ids[0]})
-    assert [snapshot.id for snapshot in snapshots.find(ids)] == [ids[0], ids[2]]
-    assert (stored(home), len(list(home.glob("code/archives/*")))) == (2, 2)
-    maker.communicate()
-    snapshots.remove_unused({ids[0]})
-    assert [snapshot.id for snapshot in snapshots.find(ids)] == [ids[0]]
-    assert stored(home) == 1
+    first, second = (set(snapshots.stored_files(one)) for one in ids)
+    there = {path for path in home.glob("code/**/*") if path.is_file()}
+    assert there - first - second == {home / "code/lock"}
+    assert (len(first), len(first & second)) == (4, 1)
+    for path in there:
+        os.utime(path, (0, 0))
+    snapshots.make(tmp_path, ["same", "x"])
+    touched = {path for path in there if path.stat().st_mtime}
+    assert touched == {path for path in second if path.parent.name != "archives"}
+    assert snapshots.stored_files("0123456789abcdef") == []

@@ -27,6 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from docker_support import RUNTIME, SYSTEM_PATH, image_layer
 
+_ERRORS = {
+    401: ("UNAUTHORIZED", "authentication required"),
+    403: ("DENIED", 'Permission "downloadArtifacts" denied on resource (or it may not exist)'),
+    404: ("MANIFEST_UNKNOWN", "manifest unknown"),
+}
+
 
 @dataclass
 class Registry:
@@ -81,13 +87,14 @@ class Registry:
         known = request.path.startswith(("/v2/train/manifests/", "/v2/train/blobs/"))
         kind, content = self.contents.get(request.path.rpartition("/")[2], ("", b"")) if known else ("", b"")
         code = 200 if kind or request.path == "/v2/" else 404
-        if request.path != "/v2/" and self.errors:
+        if self.errors and (request.path != "/v2/" or self.errors[0] == 401):
             code = self.errors.pop(0)
         if code != 200:
-            error = "MANIFEST_UNKNOWN" if code == 404 else "UNAVAILABLE"
-            message = "manifest unknown" if code == 404 else "the registry is busy"
+            error, message = _ERRORS.get(code, ("UNAVAILABLE", "the registry is busy"))
             kind, content = "application/json", json.dumps({"errors": [{"code": error, "message": message}]}).encode()
         request.send_response(code)
+        if code == 401:
+            request.send_header("WWW-Authenticate", 'Basic realm="images"')
         request.send_header("Content-Type", kind)
         request.send_header("Content-Length", str(len(content)))
         request.send_header("Docker-Content-Digest", _digest(content))

@@ -240,7 +240,7 @@ def test_a_container_ends_with_its_client(daemon, config, sandbox):
 def test_a_program_that_ends_at_once_leaves_only_its_output():
     """Without docker: the first process of the container must not report the end of a job of its shell."""
     for _ in range(60):
-        init = ["bash", "-c", scripts.INIT, "tpux-docker", "sh", "-c", 'echo "$A"; exit 9']
+        init = ["bash", "-c", scripts.INIT, "tpux-docker", "/dev/null", "sh", "-c", 'echo "$A"; exit 9']
         process = subprocess.Popen(init, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         process.stdin.write(b"A=1\n2\0\0")
         process.stdin.flush()

@@ -37,7 +37,7 @@ COMMAND = Command(("bash", "/home/zoe/a,b"), "/home/zoe/a,b", HOME)
 
 def arguments(config: str, command: Command = COMMAND) -> list[str]:
     made = job(config)
-    return Container(made, made.sections["docker"], worker(2)).arguments(command, ("bash", "x"))
+    return Container(made, made.sections["docker"], worker(2)).run_arguments(command, 0)[5 + len(command.directories) :]
 
 
 def test_jobmans_keys():
@@ -57,9 +57,11 @@ def test_jobmans_keys():
         "--volume=/home/zoe/.ssh:/root/.ssh:ro",
         "--volume=/home/zoe/data:/home/zoe/data",
         '--mount=type=bind,"source=/home/zoe/a,b","target=/home/zoe/a,b",readonly',
+        '--mount=type=bind,"source=/home/zoe/a,b.mark","target=/home/zoe/a,b.mark"',
     ]
     assert options[-1] == "--workdir=/home/zephyr"
-    assert made[image + 1 :] == ["bash", "x"]
+    assert made[image + 1 : image + 3] == ["bash", "-c"]
+    assert made[-3:] == ["/home/zoe/a,b.mark", "bash", "/home/zoe/a,b"]
 
 
 def test_the_directories_of_the_code_and_of_the_output_are_mounted():

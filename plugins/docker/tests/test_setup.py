@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import tpux_docker
-from tpux import Command, Result
+from tpux import Command, Result, sh
+from tpux_docker import scripts
 from tpux_docker.section import DockerSection
 from tpux_testing import job, worker
 
 TOOLS = ["sh", "bash", "cat", "date", "env", "grep", "ln", "mkdir", "mkfifo", "mktemp", "rm", "sed", "tee", "touch"]
-TOOLS += ["timeout"]
+TOOLS += ["timeout", "chmod"]
 DENIED = "permission denied while trying to connect to the Docker daemon socket"
 
 
@@ -53,6 +54,17 @@ def section(image: str = "train:v1") -> DockerSection:
     return DockerSection(image=image)
 
 
+def set_up(image: str = "train:v1"):
+    """Return the steps of a set-up."""
+    return tpux_docker.setup(made_job(image), section(image), worker())
+
+
+def pull(image: str):
+    """Return the steps of a set-up up to the pull."""
+    yield scripts.install()
+    yield sh(scripts.PULL, image=image)
+
+
 def test_docker_is_installed_and_started(programs, local_host):
     program(programs, "installed", f"[ -e {programs}/started ]")
     program(
@@ -62,7 +74,7 @@ def test_docker_is_installed_and_started(programs, local_host):
     )
     for name in ("service", "systemctl"):
         program(programs, name, f"touch {programs}/started")
-    result = take(local_host(PATH=str(programs)), tpux_docker.setup(section()))
+    result = take(local_host(PATH=str(programs)), pull("train:v1"))
     assert result.ok, result.text
     assert (programs / "calls").read_text().splitlines()[-1].endswith("install docker.io")
 
@@ -84,7 +96,7 @@ def test_docker_that_cannot_be_used_is_reported_with_what_to_do(programs, local_
     if docker == "exec sleep-for-ever":
         program(programs, "timeout", "exit 124")
     host = local_host(PATH=str(programs))
-    for steps in (tpux_docker.check(section()), tpux_docker.setup(section())):
+    for steps in (tpux_docker.check(section()), set_up()):
         result = take(host, steps)
         assert result.code == 1
         assert expected in result.text.splitlines()[-1]
@@ -108,19 +120,19 @@ def test_login_with_the_service_account_for_googles_registries_only(programs, lo
         f'echo "$@" >>{programs}/calls\ncase "$*" in *login*) cat >{programs}/stdin ;; *inspect*) exit 1 ;; esac',
     )
     host = local_host(PATH=str(programs))
-    assert take(host, tpux_docker.setup(section("europe-docker.pkg.dev/p/r/train:v1"))).ok
-    _, login, pull = [line for line in (programs / "calls").read_text().splitlines() if "version" not in line]
+    assert take(host, pull("europe-docker.pkg.dev/p/r/train:v1")).ok
+    _, login, pulled = [line for line in (programs / "calls").read_text().splitlines() if "version" not in line]
     assert login.endswith("login -u oauth2accesstoken --password-stdin https://europe-docker.pkg.dev")
     assert (programs / "stdin").read_text() == "ya29.to-ken"
-    options, _, _ = pull.partition(" pull europe-docker.pkg.dev/p/r/train:v1")
+    options, _, _ = pulled.partition(" pull europe-docker.pkg.dev/p/r/train:v1")
     directory = options.removeprefix("--config ")
     assert not Path(directory).parent.exists()
 
     (programs / "calls").unlink()
-    assert take(host, tpux_docker.setup(section("zoe/train:v1"))).ok
+    assert take(host, pull("zoe/train:v1")).ok
     assert "login" not in (programs / "calls").read_text()
     program(programs, "curl", "exit 6")
-    assert "pulling without a login" in take(host, tpux_docker.setup(section("gcr.io/p/train:v1"))).text
+    assert "pulling without a login" in take(host, pull("gcr.io/p/train:v1")).text
 
 
 def test_a_token_that_root_has_stored_is_removed_by_the_user(programs, local_host, tmp_path):
@@ -139,7 +151,7 @@ def test_a_token_that_root_has_stored_is_removed_by_the_user(programs, local_hos
     directory.mkdir()
     program(programs, "rm", 'for last; do :; done; [ ! -e "$last/owner" ] || exit 1\nexec /bin/rm "$@"')
     host = local_host(PATH=str(programs), TMPDIR=str(directory))
-    result = take(host, tpux_docker.setup(section("europe-docker.pkg.dev/p/r/train:v1")))
+    result = take(host, pull("europe-docker.pkg.dev/p/r/train:v1"))
     assert result.ok, result.text
     assert list(directory.iterdir()) == []
 
@@ -150,7 +162,7 @@ def test_pull_from_a_registry(daemon, local_host, programs):
     program(programs, "sleep", f'echo "$@" >>{programs}/pauses')
     host = local_host(PATH=f"{programs}:{daemon.path}")
     daemon.registry.errors[:] = [503, 503, 503]
-    result = take(host, tpux_docker.setup(section(daemon.image)))
+    result = take(host, set_up(daemon.image))
     assert result.ok, result.text
     assert (programs / "pauses").exists()
     assert take(host, tpux_docker.check(section(daemon.image))).ok
@@ -158,9 +170,46 @@ def test_pull_from_a_registry(daemon, local_host, programs):
     (programs / "pauses").unlink()
     for name in (daemon.image.replace("v1", "v2"), daemon.image.replace("train", "other")):
         assert "No such image" in take(host, tpux_docker.check(section(name))).text
-        result = take(host, tpux_docker.setup(section(name)))
-        assert result.code == 1
+        result = take(host, set_up(name))
+        assert result.code == scripts.FINAL
         assert result.text.splitlines()[-1].startswith(f"the image {name} cannot be pulled: check its name and tag")
+    assert not (programs / "pauses").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(401, "docker login 127.0.0.1:"), (403, "docker login 127.0.0.1:")],
+)
+def test_a_registry_that_refuses_is_not_asked_again(daemon, local_host, programs, code, expected):
+    daemon("rmi", "--force", daemon.image)
+    program(programs, "sleep", f'echo "$@" >>{programs}/pauses')
+    daemon.registry.errors[:] = [code] * 20
+    result = take(local_host(PATH=f"{programs}:{daemon.path}"), set_up(daemon.image))
+    daemon.registry.errors.clear()
+    assert result.code == scripts.FINAL
+    assert "who may read it" in result.text.splitlines()[-1]
+    assert expected in result.text.splitlines()[-1]
+    assert not (programs / "pauses").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("no basic auth credentials", "docker login reg.io:5000"),
+        ("write /var/lib/docker/tmp/x: no space left on device", "no space left on device"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "unknown authority"),
+        ("http: server gave HTTP response to HTTPS client", "HTTP response to HTTPS client"),
+    ],
+)
+def test_an_answer_that_cannot_change_is_final(programs, local_host, answer, expected):
+    program(programs, "sleep", f'echo "$@" >>{programs}/pauses')
+    program(programs, "docker", f'case "$*" in *version*) ;; *) echo "Error response: {answer}" >&2; exit 1 ;; esac')
+    for name in ("grep", "tail"):
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(str(shutil.which(name)))
+    result = take(local_host(PATH=str(programs)), pull("reg.io:5000/a/train:v1"))
+    assert result.code == scripts.FINAL
+    assert expected in result.text.splitlines()[-1]
     assert not (programs / "pauses").exists()
 
 
@@ -171,6 +220,8 @@ def test_a_user_who_is_not_in_the_group_uses_sudo(daemon, image, programs, local
     )
     program(programs, "sudo", 'shift\nexec env AS_ROOT=1 "$@"')
     host = local_host(PATH=f"{programs}:{daemon.path}")
+    result = take(host, set_up(image))
+    assert result.ok, result.text
     assert take(host, tpux_docker.check(section(image))).ok
     (tmp_path / "script").write_text('echo "$VALUE $EUID"; exit 9\n')
     variables = {"VALUE": "a value", "TPUX_RUN_HOME": str(host.home)}

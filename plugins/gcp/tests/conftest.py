@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Denied, Job, JsonValue, MachineStatus, ProvisionRequest, Ready, Released, Waiting
-from tpux.api import leases
+from tpux.api import machines
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
 from tpux_gcp import api
@@ -80,7 +80,7 @@ class Driver:
     previous_owners: tuple[dict[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        self.labels = self.labels or {"tpux-store": leases.store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
+        self.labels = self.labels or {"tpux-store": machines.store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
         self.start = last_number(self.cloud)
         job = Job(self.job, "Ann.Lee", "store", self.directory, {"tpu": self.tpu})
         self.resolved = self.allocator.resolve(job=job)

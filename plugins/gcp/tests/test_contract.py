@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tpux_testing import allocator_contract, hooks_contract, section_contract
+from tpux_testing import allocator_contract, command_contract, hooks_contract, section_contract
 
 WORDS = pytest.mark.parametrize("word", ["tpu-vm", "queued-resources"])
 
@@ -25,3 +27,11 @@ def test_allocator(cloud, word, tpu):
 
     given = {"project": "test", "zone": "us-central2-b", "accelerator": "v4-8", "endpoint": cloud.url, **tpu}
     allocator_contract(word, {"tpu": given}, existing=existing)
+
+
+def test_tpu(cloud, tpux_cli):
+    names = ("TPUX_GCP_ENDPOINT", "CLOUDSDK_CONFIG")
+    tpux_cli.env |= {name: os.environ[name] for name in names} | {"GOOGLE_CLOUD_PROJECT": "test"}
+    zone = ["--zone", "us-central2-b", "--json"]
+    calls = [["list", *zone], ["types", *zone], ["versions", *zone], ["orphans", "--json"]]
+    command_contract("tpu", *calls, wrong=[["status"], ["create", "x"], ["nonsense"]], cli=tpux_cli)

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tpux import Bucket, Job, Section
+from tpux import Job, Section
+from tpux.fields import Bucket
 from tpux.model.sections import JobSection
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.credentials import Place

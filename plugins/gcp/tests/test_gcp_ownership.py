@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from tpux import Job, Released
+from tpux import Finding, Job, Released
 from tpux.model.sections import JobSection
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
@@ -35,15 +36,25 @@ def by_hand(cloud):
 
 
 @pytest.fixture
-def preflight(tmp_path):
-    """Return a function that gives the preflight findings for a driver's job, without those that are ok."""
+def findings(tmp_path):
+    """Return a function that gives the preflight findings for a driver's job, all or those about a key."""
 
-    def look(driver) -> list[tuple[str, str, str, str]]:
+    def look(driver, key: str = "") -> list[Finding]:
         sections = {"job": JobSection(name="x"), "tpu": driver.tpu}
         resolved = {driver.tpu.allocation_mode: driver.resolved}
         job = Job(driver.job, "ann", "store", tmp_path, sections, resolved=resolved)
-        findings = driver.allocator.preflight(job=job)
-        return [(f.level, f.message, f.where, f.hint) for f in findings if f.level != "ok"]
+        return [finding for finding in driver.allocator.preflight(job=job) if key in {"", finding.where}]
+
+    return look
+
+
+@pytest.fixture
+def preflight(findings):
+    """Return a function that gives the warnings and errors of preflight for a driver's job."""
+
+    def look(driver) -> list[tuple[str, str, str, str]]:
+        found = [finding for finding in findings(driver) if finding.level not in {"ok", "note"}]
+        return [(f.level, f.message, f.where, f.hint) for f in found]
 
     return look
 
@@ -250,6 +261,35 @@ def test_a_preempted_borrowed_tpu_is_not_deleted(drive, by_hand):
     assert "tpu.release: always" in failure.hint
     assert job.nodes()
     job.release()
+
+
+def test_preflight_says_whether_a_named_tpu_is_used_or_created(drive, by_hand, findings):
+    used = drive(name=by_hand("there"), zone=["us-central2-a", "us-central2-b"])
+    (finding,) = findings(used, "tpu.name")
+    assert (finding.level, finding.message) == ("note", "uses the existing TPU there in us-central2-b")
+    (finding,) = findings(drive(name="nowhere"), "tpu.name")
+    assert finding.level == "note"
+    assert finding.message == "creates nowhere-JOB-...: there is no TPU nowhere in us-central2-b"
+    assert "tpu.existing: true" in finding.hint
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_tpu_that_must_exist_is_never_created(drive, by_hand, findings, mode):
+    zones = ["us-central2-a", "us-central2-b"]
+    job = drive(mode=mode, name="nowhere", existing=True, zone=zones)
+    failure = job.denied().failure
+    assert failure.kind == "config"
+    assert failure.evidence.count("no TPU there is called nowhere, and tpu.existing is true") == 2
+    job.release()
+    assert job.requests("nodes.create") == job.requests("queuedResources.create") == []
+    (finding,) = findings(job, "tpu.name")
+    said = "there is no TPU nowhere in us-central2-b, and tpu.existing is true"
+    assert (finding.level, finding.message) == ("error", said)
+    there = drive(mode=mode, name=by_hand(f"here-{mode}"), existing=True, zone=zones)
+    assert there.ready().allocation.borrowed
+    there.release()
+    with pytest.raises(ValidationError, match=r"tpu\.existing needs tpu\.name"):
+        drive(existing=True)
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])

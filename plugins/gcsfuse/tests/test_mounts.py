@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tpux.lifecycle.connection import connect_job
-from tpux.lifecycle.diagnose import diagnose_machines
-from tpux.remote.facts import read_facts
+from tpux_doctor.examine import diagnose_machines
+from tpux_doctor.facts import facts_step, parse_facts
 from tpux_gcsfuse import scripts
 from tpux_testing import run_job
 from tpux_testing.sandbox import Sandbox
@@ -49,6 +49,22 @@ def test_what_a_worker_writes_is_in_the_bucket_and_on_the_other_worker(fuse):
     assert second.run("cat gcs/run/log").text == "step 7"
     assert fuse.setup(job, first).text == "data is mounted already"
     assert len(fuse.calls()) == 2
+
+
+def test_the_script_before_a_mount_makes_what_the_cache_needs_and_runs_only_for_a_new_mount(fuse):
+    prefix = "echo ran >>runs\nmkdir -p ram && [[ -d ram ]]"
+    job, host = fuse.job(cache={"dir": "ram/cache", "prefix": prefix}), fuse.new_host()
+    assert fuse.setup(job, host).ok
+    assert fuse.setup(job, host).ok
+    assert host.run("cat runs; ls ram").text == "ran\ncache"
+    broken = fuse.job(mount_path="~/other", cache={"dir": "ram/cache", "prefix": "echo no memory; exit 7"})
+    assert fuse.setup(broken, host).text == "no memory\ngcsfuse.cache.prefix ended with exit code 7"
+
+
+def test_a_directory_of_a_cache_that_cannot_be_made_is_named_with_its_key(fuse):
+    job, host = fuse.job(cache={"dir": "file/cache"}), fuse.new_host()
+    assert host.run("touch file").ok
+    assert "file/cache: set gcsfuse.cache.dir to another one" in fuse.setup(job, host).text
 
 
 @pytest.mark.parametrize("path", ["~/my data", "~/gcs//", r"~/a\b", "link/gcs", "~/link/../gcs"])
@@ -133,7 +149,7 @@ def test_a_mount_whose_server_reads_and_never_answers_is_replaced(fuse, monkeypa
         server.stdout.readline()
         try:
             assert "does not answer within 1 s" in fuse.check(job, host).text
-            found = read_facts(host, (".", "gcs"), mounts=True)
+            found = parse_facts(host.run(facts_step((".", "gcs"), mounts=True).script).output)
             [mount] = [one for one in found.mounts if one.at == f"{home}/gcs"]
             assert mount.problem == "no answer within 5 s"
             assert found.disks, "that of the home directory, and others are examined nevertheless"

@@ -6,13 +6,14 @@ import itertools
 import json
 import random
 import re
+import shutil
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tpux import env
+from tpux import Job, env
 from tpux.api.times import parse_since
 from tpux.errors import UsageError
 from tpux.lifecycle import policy
@@ -23,7 +24,7 @@ from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
 from tpux.store import Store
 from tpux.store.state import ENDS
-from tpux_history import cli
+from tpux_history import cli, ledger
 from tpux_history import use as uses
 from tpux_history.use import MachineType, read_history
 
@@ -174,6 +175,44 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.search(
             "such as|prices.yaml:1:8: v5p-8 must be a number|none.yaml: file not found", str(done.exception)
         )
+
+
+def test_the_hours_of_a_job_outlive_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.HOME, str(tmp_path))
+    monkeypatch.setenv(env.USER, "ann")
+    store = Store()
+    first, *others = life()
+    assert isinstance(first, events.Created)
+    record = store.create(lambda job: ({}, events.Created(**{**vars(first), "id": job})), at=first.at)
+    assert record.lock.acquire()
+    record.refresh()
+    for event in others:
+        record.write(event, event.at)
+    told = Job(record.id, "ann", store.id, record.directory, {})
+    for event in [*others, others[-1]]:  # the last one is delivered once more
+        ledger.on_event(job=told, event=event)
+    record.lock.release()
+    with (tmp_path / "ledger-ann.jsonl").open("a") as file:
+        file.write('{"job": "0000')  # the disk was full
+    before = json.loads(run("--since", "2025-10-09", "--json"))
+    assert before["deleted"] == []
+    shutil.rmtree(record.directory)
+    after = json.loads(run("--since", "2025-10-09", "--json"))
+    assert after["machines"] == before["machines"]
+    first_held, second_held = after["deleted"]
+    assert [first_held[key] for key in ("job", "name", "accelerator", "pricing", "slices")] == [
+        record.id,
+        "train",
+        "v5p-8",
+        "spot",
+        2,
+    ]
+    assert first_held["end"] < second_held["start"]
+    (tmp_path / "prices.yaml").write_text("v5p-8: 4\n")
+    text = run("--since", "2025-10-09")
+    assert "1 train, deleted: v5p-8 spot, 23.0 h\n" in text
+    assert "v5p-8 spot: 45.0 machine hours, 180.00\ntotal: 180.00\n" in text
+    assert run("--since", "1h") == ""
 
 
 def test_a_begin_in_the_future_is_an_error():

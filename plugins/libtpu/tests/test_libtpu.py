@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
-from tpux import Failure, events
+from tpux import Attempt, Failure, events
 from tpux_libtpu import LibtpuSection, classify_failure
 from tpux_libtpu.table import own_table
 from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
@@ -31,6 +35,100 @@ def classify(logs, codes=1, config=None) -> list[Failure]:
 
 def kinds(log: str, code: int = 1) -> list[tuple[str, bool]]:
     return [(one.kind, one.symptom) for one in classify(log, code)]
+
+
+TEXTS = YAML(typ="safe").load(Path(__file__).with_name("texts.yaml"))
+CLASSES = [(expected, line) for expected, lines in TEXTS.items() for line in lines]
+
+
+@pytest.mark.parametrize(("expected", "line"), CLASSES, ids=lambda text: text[:60])
+def test_observed_texts_are_of_the_class_that_the_corpus_says(expected, line):
+    for log in (line, f"{TRACEBACK}{line}"):
+        found = classify({0: log, 1: ""}, {0: 1, 1: 0})
+        kind = found[0].kind if found else "nothing"
+        assert kind == {"not-opened": "tpu-busy"}.get(expected, expected), log
+        looked = classify_failure(JOB, None, seen(attempt({0: log, 1: ""}, {0: 1, 1: 0}), tpu="free"))
+        assert [one.kind == "host-lost" for one in looked] == (
+            [expected in {"not-opened", "host-lost"}] if looked else []
+        )
+
+
+def seen(ended: Attempt, **found: str) -> Attempt:
+    return replace(ended, collected={0: {"libtpu": {"because": "as seen", **found}}})
+
+
+BUSY = "ABORTED: The TPU is already in use by another process."
+
+
+@pytest.mark.parametrize(
+    ("found", "repaired", "kind"),
+    [
+        (None, False, "tpu-busy"),
+        (None, True, "tpu-busy"),
+        ("unknown", False, "tpu-busy"),
+        ("unknown", True, "tpu-busy"),
+        ("occupied", False, "tpu-busy"),
+        ("occupied", True, "host-lost"),
+        ("free", False, "host-lost"),
+        ("free", True, "host-lost"),
+    ],
+)
+def test_what_is_found_on_the_worker_decides_whether_a_tpu_is_busy_or_bad(found, repaired, kind):
+    ended = replace(attempt(BUSY), repaired=repaired)
+    [failure] = classify_failure(JOB, None, seen(ended, tpu=found) if found else ended)
+    assert (failure.kind, failure.symptom) == (kind, False)
+    assert failure.replacements == (2 if kind == "host-lost" else None)
+    assert failure.evidence == BUSY
+    assert not found or "as seen" in failure.hint
+
+
+def tpu_job(root: Path, cmd: str, **others: object) -> dict[str, object]:
+    """Return a job on a worker with a device that nothing holds."""
+    (root / "tmp").mkdir(exist_ok=True)
+    device = root / "accel0"
+    if os.geteuid() == 0 and not device.exists():
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    device.touch()
+    section = {"devices": [f"{root}/accel*"], "directory": f"{root}/tmp", "ports": []}
+    return {"libtpu": section, "job": {"rule": "pre"}, "command": {"cmd": cmd}, **others}
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a holder of another user is visible to root only")
+
+
+@needs_root
+def test_a_stale_lock_is_removed_and_the_job_resumed_on_its_machine(tmp_path):
+    lock = tmp_path / "tmp/libtpu_lockfile"
+    cmd = f"if [ $TPUX_ATTEMPT = 1 ]; then touch {lock}; echo '{BUSY}'; exit 1; fi; [ ! -e {lock} ]"
+    run = run_job(tpu_job(tmp_path, cmd))
+    [restart] = [one for one in run.events if isinstance(one, events.StateChanged) and one.to == "recovering"]
+    assert (run.state, restart.kind, restart.solve, restart.reapply) == ("succeeded", "tpu-busy", True, False)
+
+
+@needs_root
+def test_a_tpu_that_nothing_holds_is_replaced_twice_and_no_more(tmp_path):
+    run = run_job(tpu_job(tmp_path, f"echo '{BUSY}'; exit 1"))
+    kinds = [one.kind for one in run.events if isinstance(one, events.StateChanged) and one.to == "recovering"]
+    assert (run.state, kinds) == ("failed", ["host-lost", "host-lost"])
+    assert run.failure is not None
+    assert "replaced 2 times" in run.why
+
+
+@needs_root
+def test_a_tpu_that_is_busy_again_after_the_repair_is_replaced(tmp_path):
+    lock = tmp_path / "tmp/libtpu_lockfile"
+    cmd = f"[ $TPUX_ATTEMPT -le 2 ] || exit 0; touch {lock}; echo '{BUSY}'; exit 1"
+    run = run_job(tpu_job(tmp_path, cmd))
+    kinds = [one.kind for one in run.events if isinstance(one, events.StateChanged) and one.to == "recovering"]
+    assert (run.state, kinds) == ("succeeded", ["tpu-busy", "host-lost"])
+
+
+def test_what_cannot_be_seen_is_no_reason_to_replace_a_machine(tmp_path):
+    section = {"devices": [f"{tmp_path}/accel*"], "directory": str(tmp_path), "ports": []}
+    cmd = f"[ $TPUX_ATTEMPT -gt 3 ] || {{ echo '{BUSY}'; exit 1; }}"
+    run = run_job({"libtpu": section, "job": {"rule": "pre"}, "command": {"cmd": cmd}})
+    kinds = [one.kind for one in run.events if isinstance(one, events.StateChanged) and one.to == "recovering"]
+    assert (run.state, kinds) == ("succeeded", ["tpu-busy"] * 3)
 
 
 def test_contracts():
@@ -70,6 +168,7 @@ def test_each_signature_has_a_hint_and_an_example_that_only_it_finds_first():
         f"Socket closed\n{TRACEBACK}NameError: name 'lr' is not defined\nFatal Python error: Segmentation fault\n",
         f"{ABORTED}\n",
         "Could not open any log file.\nstep 100\n",
+        f"HTTPError: 429 Client Error: Too Many Requests; retrying\n{TRACEBACK}RuntimeError: step failed",
         f"Could not open any log file.\n{TRACEBACK}RuntimeError: step failed",
         "WARN: No accelerator found, running on CPU\nstep 100\n",
         f"No accelerator found, falling back to CPU\n{TRACEBACK}RuntimeError: step failed",

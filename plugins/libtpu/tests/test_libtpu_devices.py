@@ -15,7 +15,7 @@ import pytest
 
 from tpux import Finding
 from tpux_libtpu import LibtpuSection
-from tpux_libtpu.devices import device_step, findings_of
+from tpux_libtpu.devices import device_step, findings_of, what_holds
 from tpux_testing import run_job
 
 HOLD = "import os, sys, signal; [os.open(path, 0) for path in sys.argv[1:]]; print('held', flush=True); signal.pause()"
@@ -268,3 +268,20 @@ def test_a_job_whose_tpu_is_busy_is_repaired_and_resumed(worker: Path, hold: Sta
     repaired = run_job({**config, "solve": {"force": True}})
     assert (repaired.state, repaired.attempts) == ("succeeded", 2)
     assert holder.wait(timeout=30) == -15
+
+
+def test_a_process_that_listens_on_a_port_of_libtpu_holds_the_tpu(worker: Path) -> None:
+    code = "import signal, socket; s = socket.create_server(('127.0.0.1', 0));"
+    code += "print(s.getsockname()[1], flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as listening:
+        try:
+            assert listening.stdout is not None
+            section = section_of(worker).model_copy(update={"ports": [int(listening.stdout.readline())]})
+            step = device_step("list", section)
+            listed = subprocess.run(["sh", "-e", "-c", step.script], cwd=worker, capture_output=True, text=True)
+            [found] = [one for one in findings_of(listed.stdout, section, "tpux solve 7", "") if "holds" in one.message]
+            assert f"process {listening.pid} (" in found.message
+            assert found.message.endswith(f"holds port {section.ports[0]}, and tpux did not start it")
+            assert what_holds(listed.stdout, section, "tpux solve 7", "")[0] == "occupied"
+        finally:
+            listening.kill()

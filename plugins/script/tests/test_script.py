@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -10,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import tpux_script
-from tpux import Put, Sh
+from tpux import Put, Result, Sh
 from tpux.model.steps import dry_run
 from tpux_script import check, setup
 from tpux_script.section import ScriptSection
 from tpux_testing import ContractError, prepare, worker
 from tpux_testing import job as made_job
+from tpux_worker_tools import apt
 
 VALUES = [
     "plain",
@@ -120,3 +123,128 @@ def test_two_jobs_that_share_a_machine_run_their_scripts_one_after_the_other(loc
     ready = [one.is_ready(number) for one, number in ((first, 1), (second, 2), (second, 3), (first, 3))]
     assert ready == [True, True, True, False], "each job's own script has run; of another job's, the last one counts"
     host.run("kill $(cat pid)")
+
+
+def listed(tmp_path: Path, **contents: str) -> list[Path]:
+    paths = [tmp_path / f"{name}.sh" for name in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        path.write_text(content)
+    return paths
+
+
+def run_all(host, steps) -> tuple[str, int]:
+    """Run steps as core does; return what they printed, and the code of the first that failed."""
+    output, result = "", None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration:
+            return output, 0
+        if isinstance(step, Put):
+            host.put(step.source, step.remote, step.mode)
+            result = Result()
+            continue
+        result = host.run(f"set -e\n{step.script}", timeout=60)
+        output += f"{result.text}\n"
+        if not result.ok and not step.may_fail:
+            return output, result.code
+
+
+def test_several_scripts_run_in_order_and_only_the_one_whose_check_fails_runs_again(local_host, tmp_path):
+    host, one = local_host(), made_job()
+    jax, tmpfs = listed(tmp_path, jax='echo "jax $1" >>ran\n', tmpfs="echo tmpfs >>ran; touch mounted\n")
+    given = [{"path": jax, "args": ["nightly"]}, {"path": tmpfs, "check": "test -e mounted"}]
+    section = ScriptSection.model_validate(given)
+    assert run_all(host, check(one, section, worker()))[1] == 1
+    assert run_all(host, setup(one, section, worker()))[1] == 0
+    assert run_all(host, check(one, section, worker()))[1] == 0
+    assert host.run("cat ran").text.split("\n") == ["jax nightly", "tmpfs"]
+    host.run("rm mounted")
+    assert run_all(host, check(one, section, worker()))[1] == 1
+    assert run_all(host, setup(one, section, worker()))[1] == 0
+    assert host.run("cat ran").text.split("\n") == ["jax nightly", "tmpfs", "tmpfs"]
+    tmpfs.write_text("echo other >>ran\n")
+    assert run_all(host, setup(one, section, worker()))[1] == 0
+    assert host.run("cat ran").text.split("\n")[3:] == ["other"]
+    assert run_all(host, check(one, section, worker()))[1] == 0
+
+
+APT_LOCKED = """
+count=$(cat count 2>/dev/null || echo 0)
+echo $((count + 1)) >count
+if [ "$count" -lt 4 ]; then
+    echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 1719 (unattended-upgr)" >&2
+    echo "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?" >&2
+    exit 100
+fi
+echo installed
+"""
+
+
+@pytest.fixture
+def quick_host(local_host, tmp_path):
+    """Return a worker on which no pause takes time; it lists them in `pauses`."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sleep").write_text('#!/bin/sh\necho "$@" >>"$HOME/pauses"\n')
+    (tmp_path / "bin/sleep").chmod(0o755)
+    return local_host(PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+
+
+def test_a_script_that_meets_the_lock_of_apt_is_run_again_until_it_is_free(quick_host, script):
+    script.write_text(APT_LOCKED)
+    output, code = run_all(quick_host, setup(made_job(), ScriptSection(path=script), worker()))
+    assert code == 0, output
+    assert output.count("E: Unable to acquire") == 4
+    assert output.rstrip().endswith("installed")
+    assert quick_host.run("cat pauses").text.split() == ["5", "10", "20", "40"]
+
+
+def test_a_lock_that_is_never_free_is_named_and_the_network_is_tried_less_long(quick_host, script, monkeypatch):
+    monkeypatch.setattr(tpux_script, "LOCK_TIMEOUT", 0)
+    script.write_text(APT_LOCKED)
+    output, code = run_all(quick_host, setup(made_job(), ScriptSection(path=script), worker()))
+    assert code == 100
+    assert "has held the lock of apt" in output.splitlines()[-1]
+    script.write_text("echo curl: Could not resolve host: example.org; exit 6\n")
+    output, code = run_all(quick_host, setup(made_job(), ScriptSection(path=script), worker()))
+    assert (code, output.count("Could not resolve")) == (6, 4)
+    script.write_text("echo no such disk; exit 3\n")
+    output, code = run_all(quick_host, setup(made_job(), ScriptSection(path=script), worker()))
+    assert (code, output.count("no such disk")) == (3, 1)
+
+
+def test_a_script_that_uses_apt_waits_for_its_lock(local_host, script, tmp_path, monkeypatch):
+    lock = tmp_path / "lock-frontend"
+    monkeypatch.setattr(apt, "LOCKS", [str(lock)])
+    script.write_text("# uses apt-get\ncat held; cat $APT_CONFIG\n")
+    host = local_host()
+    hold = f"""
+import fcntl, pathlib, sys, time
+file = open({str(lock)!r}, "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+pathlib.Path({str(host.home)!r}, "held").write_text("until now\\n")
+"""
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        answers = []
+        steps = setup(made_job(), ScriptSection(path=script), worker())
+        thread = threading.Thread(target=lambda: answers.append(run_all(host, steps)))
+        thread.start()
+        thread.join(2)  # it either waits by now or has failed
+        holder.stdin.close()
+        thread.join()
+    output, code = answers[0]
+    assert code == 0, output
+    assert "waiting for the lock of apt, which python" in output
+    assert "until now" in output
+    assert 'DPkg::Lock::Timeout "600"' in output
+
+
+def test_what_a_script_leaves_in_the_background_does_not_hold_the_set_up(local_host, script):
+    script.write_text("sleep 1000 & echo $! >pid; echo all of it\n")
+    host = local_host()
+    output, code = run_all(host, setup(made_job(), ScriptSection(path=script), worker()))
+    host.run("kill $(cat pid)")
+    assert (code, output.strip()) == (0, "all of it")

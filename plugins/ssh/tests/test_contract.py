@@ -11,7 +11,9 @@ from ssh_support import MakeServer, make_job, worker_at
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import SshSection
 from tpux_testing import (
+    CommandLine,
     allocator_contract,
+    command_contract,
     hooks_contract,
     listener_contract,
     module_contract,
@@ -66,3 +68,9 @@ def _new_key(path: Path) -> str:
     """Create a key pair, and return the public key."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
+
+
+def test_commands(tpux_cli: CommandLine) -> None:
+    local = tpux_cli.run_job(keep=True)  # its workers cannot be logged into
+    for command in ("ssh", "ssh-config"):
+        command_contract(command, wrong=[["77"], [local], []], cli=tpux_cli)

@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHome:
     (home.path / ".ssh" / "authorized_keys").write_text(MINE)
     (home.path / ".ssh" / "config").write_text(MY_CONFIG)
     machines = Allocation("mine", "ssh", (Worker(0, address="127.0.0.1:22"),), borrowed=True)
-    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    monkeypatch.setattr("tpux.api.machines.allocation_of", lambda _: machines)
     return home
 
 
@@ -188,7 +188,7 @@ def test_the_block_of_a_former_job_does_not_stay_on_machines_of_tpux(
     home: LocalHome, tmp_path: Path, job: Job, key: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = Allocation("tpux", "ssh", (Worker(0, address="127.0.0.1:22"),))
-    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    monkeypatch.setattr("tpux.api.machines.allocation_of", lambda _: machines)
     assert home(setup(job, SshSection(identities=[key]))).ok
     section = SshSection(identities=[key.model_copy(update={"config_entry": "Host other\n"})])
     successor = replace(make_job(tmp_path / "successor", ssh=section), id="000077")

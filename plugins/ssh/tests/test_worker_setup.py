@@ -143,16 +143,16 @@ def test_a_borrowed_machine_keeps_nothing_after_the_job(
     mine.private_key.write_text("mine")
     section = SshSection(between_workers=True, identities=[pair, mine])
     machines = Allocation("mine", "ssh", (host.worker,), borrowed=True)
-    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    monkeypatch.setattr("tpux.api.machines.allocation_of", lambda _: machines)
     job, other = make_job(tmp_path / "a", ssh=section), replace(make_job(tmp_path / "b", ssh=section), id="000077")
     created = replace(machines, borrowed=False)
     for one in (job, other):
         assert set_up(host, one, section)
     assert run_steps(host, clean_up(job)).ok
     assert (directory / "id_github").exists(), "the other job uses it too"
-    monkeypatch.setattr("tpux.api.allocation_of", lambda _: created)
+    monkeypatch.setattr("tpux.api.machines.allocation_of", lambda _: created)
     assert list(clean_up(other)) == [], "a resume needs no set-up on machines that are deleted later"
-    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    monkeypatch.setattr("tpux.api.machines.allocation_of", lambda _: machines)
     for _ in range(2):
         assert run_steps(host, clean_up(other)).ok
         assert {path.name: path.read_text() for path in directory.iterdir()} == own

@@ -93,7 +93,8 @@ class Cloud:
     @hookimpl
     def inspect(self, request):
         if self.flaw == "ready before" or any(name.startswith(request.name) for name in self.machines):
-            return MachineStatus("waiting" if self.flaw == "never ready" else "ready")
+            others = [Worker(0)] if self.flaw == "other workers" and request.describe_workers else None
+            return MachineStatus("waiting" if self.flaw == "never ready" else "ready", workers=others)
         return MachineStatus("ready" if self.flaw == "still ready" and self.made else "gone")
 
     @hookimpl
@@ -130,6 +131,7 @@ class Cloud:
         ("slices", "hook provision: there are 1 slice(s), and the workers are in slices [0, 2]"),
         ("ready before", "hook inspect: it says 'ready' before anything was requested"),
         ("never ready", "hook inspect: it says 'waiting' of machines that are ready"),
+        ("other workers", "hook inspect: it describes the workers [0], and the machines have [0, 1]"),
         ("still ready", "hook inspect: it says 'ready' of machines that were released"),
         ("needs state", "lost the answer of step 1, it says Released, but 1 machine(s) still exist"),
         ("only once", "plugin fake failed in release: KeyError"),

@@ -44,6 +44,7 @@ ENDINGS = {
     "sigterm": ("os.kill(os.getpid(), signal.SIGTERM)", "failed", None),
     "sigkill": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", None),
 }
+USING = job({"command": {"cmd": "true", "finished_by": ["wandb"]}})
 
 
 def varint(number: int) -> bytes:
@@ -403,7 +404,9 @@ def test_the_url_comes_from_the_output_or_from_the_record():
         ("", "me", "https://wandb.ai/me/demo/runs/abc"),
         ("", "", None),
     ]:
-        steps = tpux_wandb.collect(job({}), None, attempt(log), Worker(0))
+        steps = tpux_wandb.collect(
+            job({"command": {"cmd": "true", "finished_by": ["wandb"]}}), None, attempt(log), Worker(0)
+        )
         answer = f"tpux-wandb {json.dumps({**run, 'entity': entity})}"
         assert steps_of(steps, answers={"wandb": answer}).value.get("url") == url
 
@@ -431,7 +434,9 @@ def test_of_several_runs_none_may_be_open(tmp_path, capsys, given, runs, run, fi
         os.utime(path, (at, at))
     (tmp_path / "started").write_bytes(f"wandb\0{tmp_path}\0{given}\0".encode())
     read_run.main(tmp_path)
-    steps = tpux_wandb.collect(job({}), None, attempt(""), Worker(0))
+    steps = tpux_wandb.collect(
+        job({"command": {"cmd": "true", "finished_by": ["wandb"]}}), None, attempt(""), Worker(0)
+    )
     found = steps_of(steps, answers={"wandb": capsys.readouterr().out}).value
     assert found["run"] == run
     made = replace(attempt(""), collected={0: {"wandb": found}})

@@ -15,7 +15,6 @@ Importing this module imports nothing heavy: its functions do when they are call
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -23,46 +22,46 @@ from typing import TYPE_CHECKING
 
 from tpux.api.job_info import JobInfo as JobInfo
 from tpux.api.job_info import info_of
-from tpux.env import clock_rate as clock_rate
 from tpux.env import home as home
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
+    from tpux.api import machines as machines
     from tpux.api import options as options
+    from tpux.api import steps as steps
     from tpux.api import supervisor as supervisor
     from tpux.api import text as text
-    from tpux.api.script import RemoteScript as RemoteScript
+    from tpux.api.hints import current_hint as current_hint
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
     from tpux.console import new_app as new_app
     from tpux.console import say as say
+    from tpux.lifecycle.command_steps import run_steps as run_steps
     from tpux.lifecycle.connection import JobConnection as JobConnection
-    from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.model.events import Event
     from tpux.model.job import Job
     from tpux.model.json import JsonValue
-    from tpux.plugin.connect import connect_through as connect_through
-    from tpux.store import leases as leases
+    from tpux.store import Store
     from tpux.store.record import Record
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
-    "RemoteScript": "api.script",
-    "allocation_of": "lifecycle.connection",
     "confirm": "console",
-    "connect_through": "plugin.connect",
+    "current_hint": "api.hints",
     "emit": "console",
-    "leases": "store.leases",
+    "machines": "api.machines",
     "new_app": "console",
     "options": "api.options",
+    "run_steps": "lifecycle.command_steps",
     "say": "console",
+    "steps": "api.steps",
     "supervisor": "api.supervisor",
     "text": "api.text",
 }
 __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "JobInfo",
-    "clock_rate",
     "events",
+    "follow",
     "home",
     "job",
     "jobs",
@@ -75,10 +74,6 @@ __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "workers",
     *_MODULE_OF,
 ]
-
-_POLL = 0.1
-_ENSURE_EVERY = 2.0
-"""Seconds between two checks that a supervisor is running while waiting."""
 
 
 def submit(
@@ -172,12 +167,15 @@ def events(name: str | int, *, follow: bool = False) -> Iterator[Event]:
 
     Args:
         name: the job's id or name.
-        follow: wait for further events until the job has ended.
+        follow: wait for further events until the job has ended, and keep a supervisor running meanwhile.
 
     Raises:
         UsageError: there is no such job, or several have that name.
     """
-    return _events(_record(name), follow=follow)
+    from tpux.store import Store
+
+    store = Store()
+    return _events(store, store.find(str(name)), follow=follow)
 
 
 def outputs(name: str | int, *, attempt: int | None = None) -> dict[int, Path]:
@@ -190,7 +188,9 @@ def outputs(name: str | int, *, attempt: int | None = None) -> dict[int, Path]:
     Raises:
         UsageError: there is no such job, or several have that name.
     """
-    record = _record(name)
+    from tpux.store import Store
+
+    record = Store().find(str(name))
     directory = record.logs / f"attempt-{record.refresh().attempt if attempt is None else attempt}"
     paths = {int(path.stem.rpartition("_")[2]): path for path in directory.glob("command_worker_*.log")}
     return dict(sorted(paths.items()))
@@ -268,6 +268,66 @@ def update_resolved(name: str | int, word: str, values: Mapping[str, JsonValue])
     store.find(str(name)).update(word, values)
 
 
+def follow(
+    name: str | int,
+    until: Callable[[JobInfo], bool] | None = None,
+    *,
+    timeout: float | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Iterator[JobInfo]:
+    """Yield a job's state, and then each that is different, until a condition holds. Since 0.1.
+
+    Meanwhile it keeps a supervisor running, and starts one if the job has something left to do. Leave the loop to
+    wait no longer.
+
+    Args:
+        name: the job's id or name.
+        until: returns whether a state is the last one; by default that is the first in which the job has ended and no
+            request starts it again.
+        timeout: seconds, None for no limit.
+        note: called with what the job waits for, after 2 s and when that changes, such as `api.say`.
+
+    Raises:
+        TimeoutError: the condition does not hold after `timeout`.
+        UsageError: there is no such job, several have that name, or it was deleted meanwhile.
+
+    Example:
+        for info in api.follow(job, lambda info: info.state == "running", timeout=600):
+            api.say(f"{info.state}: {info.why}")
+    """
+    from tpux.store import Store
+
+    store = Store()
+    return _follow(store, store.find(str(name)), until, timeout, note)
+
+
+def _follow(
+    store: Store,
+    record: Record,
+    until: Callable[[JobInfo], bool] | None,
+    timeout: float | None,
+    note: Callable[[str], None] | None,
+) -> Iterator[JobInfo]:
+    from tpux.api.watch import watch
+    from tpux.store import requests
+    from tpux.supervisor import client
+
+    if not record.refresh().done:
+        client.notify(store)
+    last: JobInfo | None = None
+    for _ in watch(store, record, timeout=timeout, warn=note, notice=note):
+        finished = until is None and requests.has_finished(record)  # before the state: nothing is missed
+        info = info_of(record, client.current_report(store))
+        if info != last:
+            yield info
+        if finished or (until is not None and info != last and until(info)):
+            return
+        last = info
+    if not record.directory.is_dir():
+        raise UsageError(f"job {int(record.id)} was deleted")
+    raise TimeoutError(f"job {int(record.id)} is {record.state.state} after {timeout} s")
+
+
 def wait(name: str | int, *, timeout: float | None = None) -> JobInfo:
     """Wait until a job has ended; starts a supervisor if none is running.
 
@@ -282,24 +342,8 @@ def wait(name: str | int, *, timeout: float | None = None) -> JobInfo:
         TimeoutError: the job has not ended within `timeout`.
         UsageError: there is no such job, several have that name, or it was deleted meanwhile.
     """
-    from tpux.store import Store
-    from tpux.supervisor import client
-
-    store = Store()
-    record = store.find(str(name))
-    if not record.refresh().done:
-        client.notify(store)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    ensured = time.monotonic()
-    while not _has_ended(record):
-        now = time.monotonic()
-        if deadline is not None and now > deadline:
-            raise TimeoutError(f"job {int(record.id)} is {record.refresh().state} after {timeout} s")
-        if now - ensured > _ENSURE_EVERY:
-            ensured = now
-            client.ensure_running(store)
-        time.sleep(_POLL)
-    return info_of(record)
+    *_, last = follow(name, timeout=timeout)
+    return last
 
 
 def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
@@ -335,31 +379,19 @@ def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout:
     return wait(record.id, timeout=timeout)
 
 
-def _record(name: str | int) -> Record:
-    from tpux.store import Store
-
-    return Store().find(str(name))
-
-
-def _has_ended(record: Record) -> bool:
-    if not record.directory.is_dir():
-        raise UsageError(f"job {int(record.id)} was deleted")
+def _events(store: Store, record: Record, *, follow: bool) -> Iterator[Event]:
+    from tpux.api.watch import watch
     from tpux.store import requests
 
-    return requests.has_finished(record)
-
-
-def _events(record: Record, *, follow: bool) -> Iterator[Event]:
-    offset, ended = 0, False
-    while True:
+    offset = 0
+    for _ in watch(store, record) if follow else [None]:
+        ended = not follow or requests.has_finished(record)  # before reading: what was written until then is not missed
         for event, end in record.events(offset):
             offset = end
             yield event
-        if not follow or ended:
+        if ended:
             return
-        ended = _has_ended(record)  # one more reading after this: what was written until then is not missed
-        if not ended:
-            time.sleep(_POLL)
+    raise UsageError(f"job {int(record.id)} was deleted")
 
 
 def __getattr__(name: str) -> object:

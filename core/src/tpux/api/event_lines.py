@@ -28,9 +28,9 @@ class RepetitionFilter:
         """Return whether the event is to be printed. Call it with every event, in their order."""
         previous, self._previous = self._previous, event
         if isinstance(event, events.RequestAccepted):
-            return event.action != "transfer" and not (
-                isinstance(previous, events.StateChanged) and previous.to in {"stopping", "pending"}
-            )
+            if event.action == "transfer":
+                return event.agreed or not event.to
+            return not (isinstance(previous, events.StateChanged) and previous.to in {"stopping", "pending"})
         if isinstance(event, (events.StateChanged, events.Waiting)):
             repeated = isinstance(event, events.Waiting) and event.why == self._why
             self._why = event.why
@@ -70,20 +70,9 @@ def _(event: events.Allocated) -> str:
 
 
 @describe_event.register
-def _(event: events.TransferStarted) -> str:
-    return f"job {int(event.to)} takes over the machines"
-
-
-@describe_event.register
 def _(event: events.CleanUpStarted) -> str:
     del event
     return "removing what must not stay on the workers"
-
-
-@describe_event.register
-def _(event: events.TransferCancelled) -> str:
-    del event
-    return "the machines were not taken over"
 
 
 @describe_event.register
@@ -164,25 +153,16 @@ def _(event: events.Collected) -> str:
 
 
 @describe_event.register
-def _(event: events.ResourceLow) -> str:
+def _(event: events.Warned) -> str:
+    if event.hint:
+        return f"warning: {event.text}; {event.hint}"
     others = f" ({len(event.workers) - 1} more workers)" if len(event.workers) > 1 else ""
-    return f"warning: worker {event.workers[0]}: {event.message}{others}"
-
-
-@describe_event.register
-def _(event: events.StragglersReported) -> str:
-    return f"warning: {event.message}; {event.hint}"
+    return f"warning: worker {event.workers[0]}: {event.text}{others}"
 
 
 @describe_event.register
 def _(event: events.Failed) -> str:
     return describe_failure(event.failure)
-
-
-@describe_event.register
-def _(event: events.BackoffSkipped) -> str:
-    del event
-    return "backoff skipped"
 
 
 @describe_event.register
@@ -197,7 +177,11 @@ def _(event: events.ResolutionUpdated) -> str:
 
 @describe_event.register
 def _(event: events.RequestAccepted) -> str:
-    return f"{event.action} requested"
+    if event.agreed:
+        return f"job {int(event.to)} takes over the machines"
+    if event.action == "transfer" and not event.to:
+        return "the machines were not taken over"
+    return f"{event.action} requested" + ("; backoff skipped" if event.backoff_skipped else "")
 
 
 def _workers(count: int) -> str:

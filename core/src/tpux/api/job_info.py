@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tpux.model.events import JobState
     from tpux.model.failures import Failure
+    from tpux.model.states import JobState
     from tpux.store.record import Record
     from tpux.store.state import State
     from tpux.supervisor.report import Report
@@ -23,6 +23,7 @@ class JobInfo:
         user: the owner.
         state: pending, provisioning, setting-up, running, recovering, stopping, stopped, succeeded or failed.
         why: what the job is waiting for, or why it ended; "" if there is nothing to say.
+        hint: what the user can do about that; "" if there is nothing.
         ended: whether it is stopped, succeeded or failed.
         done: whether nothing is left to do: it has ended, and no release, transfer or deletion is to follow.
         attempt: the last attempt, 0 before the first.
@@ -30,6 +31,7 @@ class JobInfo:
         accelerator: as in the config, such as v4-32.
         zone: where the machines are requested, or are.
         workers: the number of workers, 0 if it is not known yet.
+        machines: the name of the machines that it holds; None if it holds none.
         failure: the failure of the last attempt, None if there is none.
         created_at: seconds since the epoch.
         updated_at: when its last event was written.
@@ -42,6 +44,7 @@ class JobInfo:
     name: str
     state: JobState
     why: str
+    hint: str
     ended: bool
     done: bool
     attempt: int
@@ -49,6 +52,7 @@ class JobInfo:
     accelerator: str | None
     zone: str | None
     workers: int
+    machines: str | None
     failure: Failure | None
     created_at: float
     updated_at: float
@@ -70,6 +74,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         name=state.name,
         state=state.state,
         why=state.why,
+        hint=state.hint,
         ended=state.ended,
         done=state.done,
         attempt=state.attempt,
@@ -77,6 +82,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         accelerator=state.accelerator,
         zone=state.zone,
         workers=state.workers,
+        machines=state.machines.name if state.machines else None,
         failure=state.failure,
         created_at=state.created_at,
         updated_at=state.updated_at,

@@ -1,8 +1,9 @@
 """Options and arguments that commands share: `from tpux.api.options import JobArg, Json`.
 
 `JobArg` and `JobsArg` are jobs by id or name, completed by the shell; `OnlyWorkers` is `--worker 0-3`, which
-`select_workers` reads; `Json` is `--json`. An option with `click_type=DURATION` is in seconds, typed as 30s or 2h, and
-`parse_since(text, now)` reads the text of an option such as `--since yesterday` (`SINCE` describes what it accepts).
+`select_workers` reads, and `OnlyModules` is `--only venv`, which `select_modules` reads; `Json` is `--json`. An option
+with `click_type=DURATION` is in seconds, typed as 30s or 2h, and `parse_since(text, now)` reads the text of an option
+such as `--since yesterday` (`SINCE` describes what it accepts).
 
 Example:
     def uptime(job: JobArg, worker: OnlyWorkers = None, json: Json = False) -> None: ...
@@ -22,6 +23,7 @@ from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection
+    from tpux.model.job import Job
     from tpux.model.machines import Worker
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -70,6 +72,7 @@ OnlyWorkers = Annotated[
         "-w", "--worker", "--workers", metavar="LIST", help="Only these workers: all, or numbers such as 0,2 or 0-3."
     ),
 ]
+OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="Only this module.")]
 
 
 def worker_numbers(lists: Sequence[str] | None) -> list[int]:
@@ -105,3 +108,21 @@ def select_workers(connection: JobConnection, lists: Sequence[str] | None) -> li
     """
     numbers = worker_numbers(lists)
     return [connection.worker(index) for index in numbers] if numbers else list(connection.allocation.workers)
+
+
+def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:
+    """Return the job's modules, filtered by `--only`. Since 0.1.
+
+    Args:
+        job: the job.
+        only: the value of an option `OnlyModules`.
+
+    Raises:
+        UsageError: the job has no such module.
+    """
+    for name in only or []:
+        if name not in job.modules:
+            hint = f"its modules are {', '.join(job.modules)}" if job.modules else "it has none"
+            who = f"job {int(job.id)}" if int(job.id) else "the config"
+            raise UsageError(f"{who} has no module {name!r}", hint=hint)
+    return [name for name in job.modules if not only or name in only]

@@ -15,6 +15,7 @@ from typing import Literal
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.store import Store, files
+from tpux.store.files import JsonFile
 from tpux.supervisor import client
 from tpux.supervisor.files import Files
 
@@ -27,7 +28,7 @@ def unit_name() -> str:
 def installed_by() -> str:
     """Return what starts the supervisor, "systemd" or "crontab"; "" if nothing does. Since 0.1."""
     found = client.find_installed(Store())
-    return found[0] if found else ""
+    return found.by if found else ""
 
 
 def set_installed(by: Literal["systemd", "crontab"] | None) -> None:
@@ -42,7 +43,7 @@ def set_installed(by: Literal["systemd", "crontab"] | None) -> None:
         paths.autostart.unlink(missing_ok=True)
         paths.start_script.unlink(missing_ok=True)
     else:
-        files.write_atomic(paths.autostart, files.dump({"by": by, "unit": client.unit_name(store)}))
+        JsonFile(paths.autostart, client.Autostart).save(client.Autostart(by, client.unit_name(store)))
 
 
 def write_start_script() -> Path:

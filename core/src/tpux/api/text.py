@@ -6,13 +6,15 @@ them remove what could control a terminal. `worker_prefix(index)` is what a line
 
 `format_size(bytes)`, `format_duration(seconds)` and `local_time(at)` are for people; `iso(at)` and
 `with_iso_times(event.to_json())` for `--json`. `describe_event(event)` returns an event as a line, and
-`RepetitionFilter().is_new(event)` says whether that would repeat an earlier line.
+`RepetitionFilter().is_new(event)` says whether that would repeat an earlier line; `describe_failure(failure)` returns a
+failure as one.
 """
 
 from __future__ import annotations
 
 from tpux.api.event_lines import RepetitionFilter as RepetitionFilter
 from tpux.api.event_lines import describe_event as describe_event
+from tpux.api.event_lines import describe_failure as describe_failure
 from tpux.api.times import iso as iso
 from tpux.api.times import local_time as local_time
 from tpux.api.times import with_iso_times as with_iso_times

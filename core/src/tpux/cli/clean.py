@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, OfName, Yes, confirm, matches, new_app, readable, say, short_ids
+from tpux.cli.common import DryRun, OfName, Yes, confirm, describe_jobs, matches, new_app, readable, say, short_ids
 from tpux.cli.delete import delete_jobs
 
 app = new_app()
@@ -36,8 +36,8 @@ def clean(
         say("nothing to clean")
         return
     if dry_run:
-        say(f"would remove {short_ids(records)}")
+        say(f"would remove with all logs:\n{describe_jobs(records, releases=True)}")
         return
     store.require_in_place()
-    confirm(f"Remove job {short_ids(records)} and all its logs?", yes=yes)
+    confirm(f"{describe_jobs(records, releases=True)}\nRemove job {short_ids(records)} and all its logs?", yes=yes)
     delete_jobs(store, records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -10,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.api.hints import current_hint as current_hint
 from tpux.api.options import JobArg as JobArg
 from tpux.api.options import JobsArg as JobsArg
 from tpux.api.options import Json as Json
+from tpux.api.options import OnlyModules as OnlyModules
 from tpux.api.options import OnlyWorkers as OnlyWorkers
+from tpux.api.options import select_modules as select_modules
 from tpux.api.options import select_workers as select_workers
 from tpux.api.options import worker_numbers as worker_numbers
 from tpux.api.times import iso as iso
@@ -30,7 +32,6 @@ from tpux.durations import format_duration
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
-    from tpux.model.job import Job
     from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
@@ -64,7 +65,6 @@ OfState = Annotated[
     ),
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Only jobs with a matching name, such as 'lr-*'.")]
-OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="Only this module.")]
 
 
 FAILURE_COLOUR = "red"
@@ -78,6 +78,37 @@ def short_id(job: str) -> str:
 def short_ids(records: Sequence[Record]) -> str:
     """Return the ids of several jobs as a comma-separated list."""
     return ", ".join(short_id(record.id) for record in records)
+
+
+def describe_jobs(records: Sequence[Record], *, releases: bool = False) -> str:
+    """Return a line for each job: its name, state, attempt and age, and what a release makes of its machines."""
+    return "\n".join(_describe_job(record, describe_release(record) if releases else "") for record in records)
+
+
+def _describe_job(record: Record, machines: str) -> str:
+    state = record.refresh()
+    attempt = f", attempt {state.attempt}" if state.attempt else ""
+    age = format_duration(max(0.0, time.time() - state.created_at))
+    more = f"; {machines}" if machines else ""
+    return f"  job {short_id(state.id)} ({state.name}): {state.state}{attempt}, created {age} ago{more}"
+
+
+def describe_release(record: Record, verbs: tuple[str, str] = ("releases", "keeps")) -> str:
+    """Return which machines a job releases or keeps when it is deleted, "" if it has none.
+
+    Args:
+        record: the job.
+        verbs: the words for a release, and for machines that `tpu.release` keeps.
+    """
+    state, machines = record.state, record.state.machines
+    if not state.requested:
+        return ""
+    rule = record.stored_section("tpu").get("release", "created")
+    kept = rule == "never" or (machines is not None and machines.borrowed and rule != "always")
+    name = machines.name if machines else f"what was requested as {state.request_name or state.name}"
+    accelerator = (machines and machines.accelerator) or state.accelerator or ""
+    where = f" in {state.zone}" if state.zone else ""
+    return " ".join(filter(None, (verbs[kept], accelerator, f"{name}{where}")))
 
 
 def summary(state: State) -> dict[str, JsonValue]:
@@ -105,35 +136,6 @@ def describe_progress(progress: JsonValue) -> str:
     if not isinstance(progress, dict):
         return ""
     return str(Progress(**{name: value for name, value in progress.items() if name != "at"}))  # type: ignore[arg-type]
-
-
-_NEEDS_END = {"solve", "setup"}
-_NEEDS_MACHINES = {"exec", "ssh", "cp", "solve", "check"}
-"""Commands of hints that need a job that has ended, or one that holds machines."""
-
-
-def current_hint(hint: str, state: State) -> str:
-    """Return a hint with what its commands need in the job's present state: it may be older than that.
-
-    Args:
-        hint: names the job by its number in commands.
-        state: the job's present state.
-    """
-    job = int(state.id)
-    if state.state == "succeeded":  # there is nothing to resume
-        hint = re.sub(rf"\btpux (resume|setup) {job}\b", f"tpux rerun {job}", hint)
-    commands = set(re.findall(rf"\btpux ([a-z-]+) {job}\b", hint))
-    if commands & _NEEDS_MACHINES and state.machines is None:
-        again = "rerun" if state.state == "succeeded" else "resume"
-        held = (
-            f"the job holds no machines now; tpux {again} {job} requests new ones"
-            if state.ended
-            else "once the job has machines again"
-        )
-        return f"{hint} ({held})"
-    if commands & _NEEDS_END and not state.ended:
-        return f"stop the job first (tpux stop {job}), then: {hint}"
-    return hint
 
 
 MANUAL_RELEASE = "released by hand"
@@ -226,17 +228,3 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(job.name, name)
-
-
-def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:
-    """Return the job's modules, filtered by `--only`.
-
-    Raises:
-        UsageError: the job has no such module.
-    """
-    for name in only or []:
-        if name not in job.modules:
-            hint = f"its modules are {', '.join(job.modules)}" if job.modules else "it has none"
-            who = f"job {short_id(job.id)}" if int(job.id) else "the config"
-            raise UsageError(f"{who} has no module {name!r}", hint=hint)
-    return [name for name in job.modules if not only or name in only]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +15,8 @@ from tpux.cli.common import (
     OfState,
     Yes,
     confirm,
+    describe_jobs,
+    describe_release,
     new_app,
     say,
     select_jobs,
@@ -63,7 +64,7 @@ def delete(
     if not records:
         return
     if dry_run:
-        say(f"would delete {short_ids(records)}")
+        say(f"would delete with all logs:\n{describe_jobs(records, releases=True)}")
         return
     store.require_in_place()
     for record in records:
@@ -72,7 +73,7 @@ def delete(
             job, machines = short_id(record.id), record.describe_machines()
             removed = f"the record of job {job} is removed and they remain: {machines}"
             say(f"warning: if its machines cannot be released, {removed}")
-    confirm(f"Delete job {short_ids(records)} and all its logs?", yes=yes)
+    confirm(f"{describe_jobs(records, releases=True)}\nDelete job {short_ids(records)} and all its logs?", yes=yes)
     delete_jobs(store, records, force=force)
 
 
@@ -88,48 +89,48 @@ def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False)
         TpuxError: a record was still there after `DELETE_TIMEOUT`, a plugin's hook does not return, or the user must do
             something before the machines can be released.
     """
-    from tpux.cli.follow import POLL_INTERVAL, SUPERVISOR_CHECK_INTERVAL, WaitNotice
     from tpux.store import requests
     from tpux.supervisor import client
 
-    written = {record.id: requests.write(record, "delete", force=force) for record in records}
+    released = {record.id: describe_release(record, ("released", "kept")) for record in records}
+    written = {record: requests.write(record, "delete", force=force) for record in records}
     client.notify(store)
-    start = checked = time.monotonic()
-    notice = WaitNotice(store)
-    left = list(records)
-    while left:
-        for record in [record for record in left if not record.directory.is_dir()]:
-            remains = store.unreleased(record.id)
-            say(f"job {short_id(record.id)} {f'removed; {remains}' if remains else 'deleted'}")
-            left.remove(record)
-        for record in [record for record in left if (state := _state(record)) and _only_waits(state)]:
-            say(f"job {short_id(record.id)}: {record.state.why}; the supervisor deletes the job after that")
-            left.remove(record)
-        now = time.monotonic()
-        if left:
-            state = None
-            with suppress(TpuxError):  # it may have been deleted meanwhile
-                notice.update(state := left[0].refresh())
-            # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
-            if state is not None and not force:
-                if state.ended and state.last_request_number >= written[state.id]:
-                    _raise_if_blocked(store, state)
-                _raise_if_stuck(state, requested=start)
-        if left and now - start > DELETE_TIMEOUT:
-            why = left[0].refresh().why
-            raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {why}", where=f"job {short_id(left[0].id)}")
-        if now - checked > SUPERVISOR_CHECK_INTERVAL:
-            checked = now
-            client.ensure_running(store)
-        time.sleep(POLL_INTERVAL if left else 0)
+    requested = time.monotonic()
+    for record, number in written.items():
+        _wait_until_deleted(store, record, number, requested, released[record.id], force=force)
 
 
-def _state(record: Record) -> State | None:
-    """Return a job's state; None if it cannot be read, or was deleted meanwhile."""
-    try:
-        return record.refresh()
-    except TpuxError:
-        return None
+def _wait_until_deleted(
+    store: Store, record: Record, number: int, requested: float, released: str, *, force: bool
+) -> None:
+    """Wait until a job's record is gone, or only the release of its machines is waited for, and say so.
+
+    Args:
+        store: the store of the job.
+        record: the job.
+        number: the number of the request.
+        requested: when the deletion was requested (monotonic).
+        released: what happens to the machines, for people.
+        force: the record is removed even if the machines cannot be released.
+    """
+    from tpux.api.watch import watch
+
+    job = short_id(record.id)
+    timeout = requested + DELETE_TIMEOUT - time.monotonic()
+    for state in watch(store, record, timeout=timeout, warn=say, notice=say):
+        if _only_waits(state):
+            say(f"job {job}: {state.why}; the supervisor deletes the job after that")
+            return
+        # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
+        if not force:
+            if state.ended and state.last_request_number >= number:
+                _raise_if_blocked(store, state)
+            _raise_if_stuck(state, requested=requested)
+    if record.directory.is_dir():
+        raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {record.state.why}", where=f"job {job}")
+    remains = store.unreleased(record.id)
+    deleted = f"deleted; {released}" if released else "deleted"
+    say(f"job {job} {f'removed; {remains}' if remains else deleted}")
 
 
 def _only_waits(state: State) -> bool:

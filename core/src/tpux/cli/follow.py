@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure
+from tpux.api.watch import watch
 from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, report_end, say, short_id
 from tpux.cli.tail import Tail, as_shown
 from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
@@ -18,40 +19,8 @@ from tpux.model.events import Allocated, AttemptEnded, Event, Failed, Preemption
 from tpux.store import Store, requests
 from tpux.store.record import Record
 from tpux.store.state import State
-from tpux.supervisor import client
-
-POLL_INTERVAL = 0.1
-"""Seconds between two looks at a job's files."""
-SUPERVISOR_CHECK_INTERVAL = 2.0
-"""Seconds between two checks that a supervisor is running."""
-NOTICE_AFTER = 2.0
-"""Seconds after which a command that waits says what for."""
 
 EXIT_CODES = {"succeeded": Exit.OK, "failed": Exit.JOB_FAILED, "stopped": Exit.JOB_STOPPED}
-
-
-class SupervisorWatchdog:
-    """Restarts the supervisor if it has died; warns once if the user has stopped it.
-
-    Args:
-        store: whose supervisor.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._checked = time.monotonic()
-        self._warned = False
-
-    def check(self) -> None:
-        """Check the supervisor, at most every `SUPERVISOR_CHECK_INTERVAL`."""
-        if time.monotonic() - self._checked < SUPERVISOR_CHECK_INTERVAL:
-            return
-        self._checked = time.monotonic()
-        if client.ensure_running(self._store):
-            self._warned = False
-        elif not self._warned:
-            self._warned = True
-            say("the supervisor was stopped; jobs continue after: tpux supervisor start")
 
 
 def follow(
@@ -99,68 +68,32 @@ def _follow(
     first_tail: Callable[[Path, int, bool], Tail],
 ) -> int:
     tails: dict[tuple[int, int], Tail] = {}
-    watchdog = SupervisorWatchdog(store)
     first = record.refresh().attempt
     status = StatusLine(record, since)
     redraws = has_live_line() and sys.stdout.isatty()
-    while True:
-        if not record.directory.is_dir():
-            say("the job was deleted")
-            return Exit.JOB_STOPPED
-        state = record.refresh()
+    for state in watch(store, record, warn=say):
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
-            for worker in _workers_with_output(state, workers):
+            for worker in (index for index in state.run.workers if workers is None or index in workers):
                 if (attempt, worker) not in tails:
                     path = record.output_log(attempt, worker)
                     tails[attempt, worker] = (first_tail if attempt == first else Tail)(path, worker, redraws)
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
-        if output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
+        while output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
             _print_output(output)
-            continue
         latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
         status.update(latest.incomplete if latest and redraws else "")
         if state.ended and requests.has_finished(record):
             report_end(state)
             return EXIT_CODES[state.state]
-        watchdog.check()
-        time.sleep(POLL_INTERVAL)
+    say("the job was deleted")
+    return Exit.JOB_STOPPED
 
 
 def _print_output(lines: Sequence[bytes]) -> None:
     clear_live_line()
     sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), lines))
     sys.stdout.buffer.flush()
-
-
-def _workers_with_output(state: State, workers: Collection[int] | None) -> list[int]:
-    return [worker for worker in state.run.workers if workers is None or worker in workers]
-
-
-class WaitNotice:
-    """Says what a command waits for: after `NOTICE_AFTER`, and when that changes.
-
-    Args:
-        store: the store of the job.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._start = time.monotonic()
-        self._said = ""
-
-    def update(self, state: State) -> None:
-        """Print the job's state and reason, if they were not printed yet."""
-        if time.monotonic() - self._start < NOTICE_AFTER:
-            return
-        report = client.current_report(self._store)
-        state = report.applied_to(state)
-        text = f"waiting for job {short_id(state.id)}: {state.state}" + (f": {state.why}" if state.why else "")
-        if report.installation and state.id in report.blocked:  # only a new process ends what blocks the job
-            text += f"; the installation on the disk cannot be used: {report.installation}"
-        if text != self._said:
-            self._said = text
-            say(text)
 
 
 def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None, request: int = 0) -> State | None:
@@ -177,22 +110,11 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         The job's final state, its current one if it was started again, or its last known state if it was deleted; None
         after a timeout.
     """
-    start = time.monotonic()
-    notice = WaitNotice(store)
-    watchdog = SupervisorWatchdog(store)
-    state = record.refresh()
-    while record.directory.is_dir() and (
-        not requests.has_finished(record) or record.refresh().last_request_number < request
-    ):
-        if _started_again(record.state, after=request):
+    for state in watch(store, record, timeout=timeout, warn=say, notice=say):
+        finished = requests.has_finished(record) and record.state.last_request_number >= request
+        if finished or _started_again(state, after=request):
             return record.state
-        if timeout is not None and time.monotonic() - start > timeout:
-            return None
-        notice.update(state)
-        watchdog.check()
-        time.sleep(POLL_INTERVAL)
-        state = record.state
-    return state if not record.directory.is_dir() else record.refresh()
+    return None if record.directory.is_dir() else record.state
 
 
 def _started_again(state: State, *, after: int) -> bool:

@@ -13,6 +13,9 @@ from tpux.errors import TpuxError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_ENDING = {"stop", "cancel", "delete", "clean", "rerun", "restart", "reboot", "resume", "uninstall"}
+"""Commands that end or change something: never suggested for their spelling, because a suggestion is soon typed."""
+
 
 class Group(typer.core.TyperGroup):
     """A group of commands, which suggests the command that may have been meant.
@@ -84,11 +87,19 @@ class Group(typer.core.TyperGroup):
         word = args[0] if args else "-"
         if not ctx.resilient_parsing and not word.startswith("-") and not self.has_command(ctx, word):
             from tpux.plugin.catalog import DIST_OF_COMMAND, did_you_mean
+            from tpux.plugin.synonyms import meant
 
+            if word == "help" and not args[1:]:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            if word == "help":
+                return self.resolve_command(ctx, [*args[1:], "--help"])
             if "." not in word and (dist := DIST_OF_COMMAND.get(self.prefix + word)):
                 raise click.UsageError(f"{ctx.command_path} {word} is not installed: pip install {dist}", ctx)
-            meant = did_you_mean(word, self.list_commands(ctx)) or f"{ctx.command_path} --help lists the commands"
-            raise click.UsageError(f"unknown command {word!r}: {meant}", ctx)
+            harmless = [name for name in self.list_commands(ctx) if name not in _ENDING]
+            hint = meant("commands", self.prefix + word) or did_you_mean(word, harmless)
+            hint = hint or f"{ctx.command_path} --help lists the commands"
+            raise click.UsageError(f"unknown command {word!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -34,9 +34,10 @@ from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
+    from tpux.model.machines import OrphanReport
     from tpux.store import Store
     from tpux.store.state import State
-    from tpux.supervisor.orphans import Report
+
 
 app = new_app()
 
@@ -100,7 +101,7 @@ def show_jobs(
         _print_orphans(report)
 
 
-def _print_orphans(report: Report) -> None:
+def _print_orphans(report: OrphanReport) -> None:
     for orphan in report.orphans:
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")
@@ -128,7 +129,7 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
     for row in rows:
         record = store.record(str(row["id"]), str(row["user"]))
         try:
-            row["disk"] = disk_usage(record, plugins)
+            row["disk"] = disk_usage(store, record, plugins)
         except (TpuxError, OSError) as error:
             row["disk"] = None
             say(f"warning: job {short_id(record.id)}: its size is unknown: {error}")

@@ -32,15 +32,11 @@ COMMANDS = {
     "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
     "cancel": ("stop", "Same as stop."),
     "resume": ("resume", "Start jobs again from their last checkpoint."),
-    "reboot": ("reboot", "Stop jobs and resume them on the same machines."),
     "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
     "rerun": ("rerun", "Start jobs again from scratch."),
     "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
     "clean": ("clean", "Remove the records of jobs that have ended."),
     "setup": ("setup", "Prepare a job's workers without running the command."),
-    "check": ("check", "Check whether a job's workers are ready."),
-    "diagnose": ("diagnose", "Examine a job and its workers, with the remedy of each problem."),
-    "solve": ("solve", "Repair workers: end what holds the TPU, remove stale locks."),
     "preflight": ("preflight", "Check a config and what it depends on; create nothing."),
     "rules": ("rules", "Show which action follows which failure."),
     "plugins": ("plugins", "Show the installed plugins."),
@@ -48,14 +44,6 @@ COMMANDS = {
     "store": ("store", "Say what became of a store that was moved or copied."),
     "supervisor": ("supervisor", "Show, start or stop the process that runs your jobs."),
     "completion": ("completion", "Print the completion script of a shell."),
-}
-
-# Commands of jobman and tpu_manager under the name that they have here; `status` with a job is `show`.
-ALIASES = {"ls": "list", "ps": "list", "status": "list", "describe": "diagnose", "kill": "stop"}
-# Those whose feature does not exist, and what to do instead.
-HINTS = {
-    "monitor": "tpux has no live table: watch tpux list, or follow a job with tpux logs -f JOB",
-    "queue": "tpux has no task queue: create one job for each task, tpux create CONFIG; they run at the same time",
 }
 
 
@@ -87,11 +75,11 @@ class Commands(Group):
         Raises:
             click.UsageError: there is no such command.
         """
-        if args and args[0] in {*ALIASES, *HINTS} and not self.has_command(ctx, args[0]):
-            if args[0] in HINTS:
-                raise click.UsageError(HINTS[args[0]], ctx)
+        if args and not self.has_command(ctx, args[0]):
+            from tpux.plugin.synonyms import words
+
             with_job = args[0] == "status" and any(not word.startswith("-") for word in args[1:])
-            args = ["show" if with_job else ALIASES[args[0]], *args[1:]]
+            args = [*("show" if with_job else words("aliases").get(args[0], args[0])).split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name
@@ -150,7 +138,12 @@ def _version(wanted: bool) -> None:
 
 
 app = typer.Typer(
-    cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False, no_args_is_help=False
+    cls=Commands,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["--help", "-h"]},  # those of all commands, of plugins too
 )
 
 
@@ -228,8 +221,21 @@ def _report_click_error(error: click.ClickException) -> None:
         message = message[:1].lower() + message[1:]
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = f"{context.command_path} --help" if context else ""
+    if isinstance(error, click.NoSuchOption) and (key := _key_of(error)):
+        message, command = f"no such option {error.option_name!r}", f"{key} Keys follow the config: KEY=VALUE"
     hint = f"\n  hint: {command}" if command not in message else ""
     say(f"error: {message}{hint}")
+
+
+def _key_of(error: click.NoSuchOption) -> str:
+    """Return what to write for an option that is a key of a config, "" if the command takes none or no key is meant."""
+    if error.ctx is None or "overrides" not in {param.name for param in error.ctx.command.params}:
+        return ""
+    from tpux.config.models import keys_by_section
+    from tpux.plugin.manager import Plugins
+    from tpux.plugin.synonyms import key_hint
+
+    return key_hint([error.option_name.lstrip("-")], keys_by_section(Plugins())).replace(": ", "=")
 
 
 def _discard_unwritten() -> bool:

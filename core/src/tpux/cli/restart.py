@@ -2,40 +2,120 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import JobsArg, OfName, OfState, Yes, confirm, new_app, select_jobs, short_id, short_ids
-from tpux.cli.reboot import stop_and_resume
-from tpux.errors import UsageError
-from tpux.store import Store
-from tpux.store.state import State
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.cli.common import (
+    DryRun,
+    JobsArg,
+    OfName,
+    OfState,
+    Yes,
+    confirm,
+    describe_jobs,
+    new_app,
+    say,
+    select_jobs,
+    short_id,
+    short_ids,
+)
+from tpux.errors import TpuxError, UsageError
+
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.store.record import Record
+    from tpux.store.state import State
 
 app = new_app()
 
+KEEP_FOR = 600.0
+"""Seconds for which the machines are kept for the resume, even if tpu.keep_on_stop is shorter."""
+
 
 @app.command(epilog="Example: tpux sync 12 && tpux restart 12 -y")
-def restart(jobs: JobsArg = None, yes: Yes = False, state: OfState = None, name: OfName = None) -> None:
+def restart(
+    jobs: JobsArg = None,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Set the workers up again, as a resume does; also without a program.")
+    ] = False,
+    yes: Yes = False,
+    state: OfState = None,
+    name: OfName = None,
+    dry_run: DryRun = False,
+) -> None:
     """Start jobs' programs again on the same machines, without set-up.
 
     The program is stopped and resumed from its last checkpoint. Of the modules, only those run that were updated since
     the program started, such as the code by `tpux sync`. If the machines are lost meanwhile, the job is resumed on new
     ones, which are set up completely.
+
+    `tpux reboot` is `tpux restart --setup`.
     """
+    from tpux.store import Store
+
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name, guess=True)
     for record in records:
-        _require_program(record.refresh())
-    if records:
+        _require_restartable(record.refresh(), setup=setup)
+    if dry_run and records:
+        say(f"would restart:\n{describe_jobs(records)}")
+    elif records:
+        store.require_in_place()
         if any(not record.state.ended for record in records):
-            confirm(f"Stop the program of job {short_ids(records)} and start it again?", yes=yes)
-        stop_and_resume(store, records, skip_setup=True)
+            confirm(
+                f"{describe_jobs(records)}\nStop the program of job {short_ids(records)} and start it again?", yes=yes
+            )
+        _stop_and_resume(store, records, skip_setup=not setup)
 
 
-def _require_program(state: State) -> None:
-    """Refuse a job that has no program to restart, or no machines to start it on."""
+def _require_restartable(state: State, *, setup: bool) -> None:
+    """Refuse a job that has succeeded, or that has no program to restart or no machines to start it on."""
     job = short_id(state.id)
     if state.state == "succeeded":
         raise UsageError(f"job {job} has succeeded", hint=f"start it from scratch: tpux rerun {job}")
+    if setup:
+        return
     if state.machines is None and state.ended:
         raise UsageError(f"job {job} holds no machines", hint=f"request new ones: tpux resume {job}")
     if not state.ended and not state.attempt_open:
         hint = f"follow its start: tpux logs -f {job}; then type this again if code was sent meanwhile"
         raise UsageError(f"job {job} is {state.state}: its program is not running", hint=hint)
+
+
+def _stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: bool) -> None:
+    """Stop jobs that have not ended, wait until they have, and request their resume on the same machines.
+
+    A job that turns out to have succeeded is left as it is, and named; if all have, that is an error.
+
+    Args:
+        store: the store of the jobs.
+        records: the jobs.
+        skip_setup: set up only what was updated since the last attempt.
+
+    Raises:
+        UsageError: all jobs have succeeded.
+        TpuxError: a job does not stop in time.
+    """
+    from tpux.cli.follow import wait_until_ended
+    from tpux.cli.restart_request import request_restart
+    from tpux.cli.stop import STOP_TIMEOUT
+    from tpux.store import requests
+    from tpux.supervisor import client
+
+    for record in records:
+        if not record.refresh().ended:
+            # Not `keep`: if this command dies before the resume, the machines must still be released.
+            requests.write(record, "stop", keep_for=KEEP_FOR)
+    client.notify(store)
+    for record in records:
+        if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:
+            job = short_id(record.id)
+            raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
+    stopped = [record for record in records if record.refresh().state != "succeeded"] or records
+    for record in records:
+        if record not in stopped:
+            job = short_id(record.id)
+            say(f"job {job} has succeeded before it was stopped; from scratch: tpux rerun {job}")
+    request_restart("resume", [record.id for record in stopped], skip_setup=skip_setup)

@@ -1,14 +1,14 @@
-"""Request that jobs start again: shared by `tpux resume`, `tpux rerun`, `tpux reboot` and `tpux restart`."""
+"""Request that jobs start again: shared by `tpux resume`, `tpux rerun` and `tpux restart`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tpux.api.watch import watch
 from tpux.cli import completion
 from tpux.cli.common import say, select_jobs, short_id
 from tpux.errors import TpuxError, UsageError
@@ -93,7 +93,7 @@ def request_restart(
     if records:
         client.notify(store)
     for record, number in requested.items():
-        _report_start(record, action, number, options)
+        _report_start(store, record, action, number, options)
         if record in unstarted and not record.state.from_scratch:
             shown = short_id(record.id)
             say(f"job {shown}: its rerun had not begun, and is withdrawn; from scratch: tpux rerun {shown}")
@@ -112,14 +112,14 @@ def _is_job(store: Store, word: str) -> bool:
     return True
 
 
-def _report_start(record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:
+def _report_start(store: Store, record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:
     """Wait until a request takes effect, and say when the job starts.
 
     Raises:
         UsageError: the job was started meanwhile, with its former config; or its config is no longer valid.
         TpuxError: no supervisor acknowledged the request.
     """
-    shown, when = short_id(record.id), _wait_for_start(record, number)
+    shown, when = short_id(record.id), _wait_for_start(store, record, number)
     if when == "now" and record.state.last_request.get("action") != action:
         _discard_config([record], options)
         say(f"job {shown}: a later stop has replaced the {action}")
@@ -128,19 +128,17 @@ def _report_start(record: Record, action: str, number: int, options: Mapping[str
         _discard_config([record], options)
         raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
     if when == "now":
-        _require_valid_config(record)
+        _require_valid_config(store, record)
     say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
 
 
-def _require_valid_config(record: Record) -> None:
+def _require_valid_config(store: Store, record: Record) -> None:
     """Wait until the job has left the state in which its config is read.
 
     Raises:
         UsageError: it has failed, because that is no longer valid for the installed tpux.
     """
-    deadline = time.monotonic() + PENDING_TIMEOUT
-    while (job := record.refresh()).state == "pending" and time.monotonic() < deadline:
-        time.sleep(0.02)
+    job = next((job for job in watch(store, record, timeout=PENDING_TIMEOUT) if job.state != "pending"), record.state)
     if job.state == "failed" and job.failure is not None and job.failure.kind == "config":
         raise UsageError(f"job {short_id(job.id)} cannot start: {job.failure.evidence}", hint=job.failure.hint)
 
@@ -183,7 +181,7 @@ def _discard_config(records: Sequence[Record], options: Mapping[str, JsonValue])
         discard_config(records[0], str(name))
 
 
-def _wait_for_start(record: Record, request: int) -> str:
+def _wait_for_start(store: Store, record: Record, request: int) -> str:
     """Block until the supervisor acknowledges the request, so that the next command sees the new state.
 
     Returns:
@@ -192,17 +190,15 @@ def _wait_for_start(record: Record, request: int) -> str:
     Raises:
         TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
     """
-    deadline = time.monotonic() + ACK_TIMEOUT
-    while (job := record.refresh()).last_request_number < request:
+    for job in watch(store, record, timeout=ACK_TIMEOUT):
+        if job.last_request_number >= request:
+            return "now"
         if job.release_promised:
             return "once its machines are released"
         if job.state == "stopping":
             return "once it has stopped"
-        if time.monotonic() > deadline:
-            if job.cleaning_up:  # for up to half a minute, if a worker does not answer
-                return "once its workers are cleaned up"
-            hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
-            message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
-            raise TpuxError(message, where=f"job {short_id(job.id)}", hint=hint)
-        time.sleep(0.02)
-    return "now"
+    if record.state.cleaning_up:  # for up to half a minute, if a worker does not answer
+        return "once its workers are cleaned up"
+    hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
+    message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
+    raise TpuxError(message, where=f"job {short_id(record.id)}", hint=hint)

@@ -28,7 +28,8 @@ from tpux.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpux.lifecycle.check import PlannedSteps
+    from tpux.lifecycle.plan import PlannedSteps
+    from tpux.model.json import JsonValue
     from tpux.store.state import State
 
 app = new_app()
@@ -59,9 +60,9 @@ def setup(
     if dry_run:
         planned = _of_config(subject, overrides, only, workers) if is_config else _of_job(subject, only, workers)
         if json:
-            emit([one.to_json() for one in planned])
+            emit([_to_json(one) for one in planned])
         else:
-            print_steps(planned)
+            _print_steps(planned)
         return
     if is_config:
         raise UsageError(
@@ -109,8 +110,8 @@ def _require_ended(job: State) -> None:
 
 
 def _of_job(name: str, only: list[str] | None, workers: list[int]) -> list[PlannedSteps]:
-    from tpux.lifecycle.check import plan_steps
     from tpux.lifecycle.connection import connect_job
+    from tpux.lifecycle.plan import plan_steps
 
     connection = connect_job(name)
     chosen = [connection.worker(index) for index in workers] if workers else connection.allocation.workers
@@ -121,8 +122,8 @@ def _of_config(
     path: str, overrides: list[str] | None, only: list[str] | None, workers: list[int]
 ) -> list[PlannedSteps]:
     from tpux import config
-    from tpux.lifecycle.check import plan_steps
     from tpux.lifecycle.open import draft_job
+    from tpux.lifecycle.plan import plan_steps
     from tpux.model.machines import Worker
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
@@ -140,18 +141,20 @@ def _of_config(
     return plan_steps(job, plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only))
 
 
-def print_steps(planned: Sequence[PlannedSteps], *, nothing: str = "no modules; nothing to prepare") -> None:
-    """Print the steps that would be run; `nothing` if there are none."""
-    from tpux.model.steps import Put
+def _print_steps(planned: Sequence[PlannedSteps]) -> None:
+    """Print the steps that would be run."""
+    from tpux.api.steps import describe_steps
 
     if not planned:
-        say(nothing)
+        say("no modules; nothing to prepare")
     for one in planned:
         echo(f"{one.module}: {one.hook} on worker {', '.join(map(str, one.workers))}")
-        for step in one.steps:
-            if isinstance(step, Put):
-                source = f"{len(step.source)} bytes" if isinstance(step.source, bytes) else step.source
-                echo(f"  put {source} to {step.remote}, mode {step.mode:o}")
-            else:
-                first, *rest = step.script.strip("\n").splitlines()
-                echo("\n".join([f"  $ {first}", *(f"    {line}".rstrip() for line in rest)]))
+        for line in describe_steps(one.steps):
+            echo(line)
+
+
+def _to_json(planned: PlannedSteps) -> dict[str, JsonValue]:
+    from tpux.api.steps import steps_to_json
+
+    workers: list[JsonValue] = [*planned.workers]
+    return {"module": planned.module, "hook": planned.hook, "workers": workers, "steps": steps_to_json(planned.steps)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -27,12 +27,14 @@ from tpux.cli.common import (
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
 from tpux.model.events import AttemptEnded, Failed, StateChanged
-from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump
 
 if TYPE_CHECKING:
     from tpux.model.events import Event
-    from tpux.model.failures import Failure
+    from tpux.model.failures import Failure, Finding
     from tpux.store.state import State
+
+    Found = Mapping[int, Sequence[Finding]]
 
 app = new_app()
 
@@ -50,7 +52,7 @@ def show(
 
     JSON always has all events.
     """
-    from tpux.store import Store, files
+    from tpux.store import Store, files, monitored
     from tpux.store import progress as stored_progress
     from tpux.supervisor import client
 
@@ -64,25 +66,26 @@ def show(
     config = files.load(record.config_directory / "resolved.json") or {}
     resolved = {**cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {})), **state.resolved}
     progress, at = stored_progress.load(record.directory, state)
+    found = monitored.load(record.directory, state)
     if json:
         fields = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
-        emit({**_to_json(state, happened), "progress": fields, "resolved": resolved})
+        emit({**_to_json(state, happened, found), "progress": fields, "resolved": resolved})
     else:
         came = str(progress)
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
-        _print(state, {"progress": came or None, "run": progress.url or None})
+        _print(state, {"progress": came or None, "run": progress.url or None}, found)
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
         _print_next(state)
 
 
-def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
+def _to_json(state: State, events: list[Event], found: Found) -> dict[str, JsonValue]:
     machines = state.machines
     return {
         **summary(state),
         "workers_count": state.workers,
-        "workers": cast("JsonValue", _workers(state)),
+        "workers": cast("JsonValue", _workers(state, found)),
         "failure": None if state.failure is None else with_iso_times(state.failure.to_json()),
         "preemptions": state.preemptions,
         "restarts": cast("JsonValue", state.restarts),
@@ -95,7 +98,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
     }
 
 
-def _workers(state: State) -> list[dict[str, JsonValue]]:
+def _workers(state: State, found: Found) -> list[dict[str, JsonValue]]:
     if state.machines is None:
         return []
     return [
@@ -105,12 +108,13 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
             "address": worker.address,
             "exit_code": state.endings[worker.index].code if worker.index in state.endings else None,
             "ended": worker.index in state.endings,
+            "monitored": dump(found.get(worker.index, [])),
         }
         for worker in state.machines.workers
     ]
 
 
-def _print(state: State, progress: Mapping[str, str | None]) -> None:
+def _print(state: State, progress: Mapping[str, str | None], found: Found) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
@@ -136,14 +140,16 @@ def _print(state: State, progress: Mapping[str, str | None]) -> None:
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
     _print_collected(state)
-    if workers := _workers(state):
+    if workers := _workers(state, found):
         echo("\nworkers:")
     for worker in workers:
         unfinished = "running" if worker["index"] in state.run.workers else "idle"
         code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
         ending = f"exit code {code}" if worker["ended"] else unfinished
         colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
-        echo_painted(f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {paint(ending, colour)}")
+        line = f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {paint(ending, colour)}"
+        measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
+        echo_painted(line + (f"  {paint(measured, None)}" if measured else ""))
 
 
 def _describe_state(state: State) -> str:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, held_notice, new_app, say, select_jobs, short_id
+from tpux.cli.common import (
+    DryRun,
+    JobsArg,
+    OfName,
+    OfState,
+    describe_jobs,
+    held_notice,
+    new_app,
+    say,
+    select_jobs,
+    short_id,
+)
 from tpux.console import end_interrupted_line
 from tpux.errors import Exit, UsageError
 
@@ -75,7 +85,7 @@ def stop(
     for record in records:
         requests.require_not_deleted(record)
         if dry_run:
-            say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
+            say(f"would stop{' and release' if release else ''}:\n{describe_jobs([record], releases=release)}")
         elif requests.has_finished(record) and not (release or keep):
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:
@@ -158,17 +168,14 @@ def _wait_for_release(store: Store, record: Record) -> None:
     It ends after `STOP_TIMEOUT`, if a later request cancels the release, and at once if the release can only be waited
     for, or the user must do something before.
     """
-    from tpux.cli.follow import POLL_INTERVAL, SupervisorWatchdog
+    from tpux.api.watch import watch
     from tpux.supervisor import client
 
-    start = time.monotonic()
-    watchdog = SupervisorWatchdog(store)
-    while record.directory.is_dir() and (state := record.refresh()).release_promised:
-        blocked = state.id in client.current_report(store).blocked
-        if blocked or state.hint or state.waiting_until is not None or time.monotonic() - start > STOP_TIMEOUT:
+    for state in watch(store, record, timeout=STOP_TIMEOUT, warn=say):
+        if not state.release_promised or state.hint or state.waiting_until is not None:
             return
-        watchdog.check()
-        time.sleep(POLL_INTERVAL)
+        if state.id in client.current_report(store).blocked:
+            return
 
 
 def _report_restart(record: Record, asked: StopRequest) -> bool:

@@ -34,17 +34,18 @@ def status(json: Json = False) -> None:
     from tpux.lifecycle.create import ASKED_OF_ALL
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
+    from tpux.store.files import JsonFile
     from tpux.supervisor import client
     from tpux.supervisor.files import Files
     from tpux.supervisor.lockfile import Installation
-    from tpux.supervisor.report import listener_reports
+    from tpux.supervisor.report import ListenerReports
 
     store = Store()
     live = [job.id for _, job in readable(store) if not job.done]
     files = Files(store.supervisor)
     running = _running_or_starting(store) if live and not files.stop.exists() else client.status(store)
     report, installed = client.current_report(store), client.find_installed(store)
-    log, reports = str(files.log), listener_reports(files.listeners)
+    log, reports = str(files.log), (JsonFile(files.listeners, ListenerReports).load() or ListenerReports()).reports
     broken = Plugins().broken(*ASKED_OF_ALL)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
@@ -52,7 +53,7 @@ def status(json: Json = False) -> None:
         data["started"] = running and running.started
         data["environment"] = running and running.public_environment()
         data["differs_from_shell"] = running and running.differences()
-        data["installed"] = installed and installed[0]
+        data["installed"] = installed and installed.by
         data["listeners"] = [{**asdict(listener), "at": iso(listener.at)} for listener in reports]
         data["installation"] = running and asdict(running.installation)
         data["problem"] = report.installation
@@ -75,7 +76,7 @@ def status(json: Json = False) -> None:
         for name in sorted(set(differences) - running.environment.keys()):
             echo(f"  {name} is not set (it is in this shell)")
     if not json:
-        by = installed and ("cron" if installed[0] == "crontab" else f"systemd ({installed[1]})")
+        by = installed and ("cron" if installed.by == "crontab" else f"systemd ({installed.unit})")
         without = "not started at boot or after a crash, only by commands: see tpux supervisor install"
         echo(f"  started at boot and after a crash by {by}" if by else f"  {without}")
         for error in broken.values():

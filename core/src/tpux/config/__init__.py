@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tpux.config.resolved import Loaded as Loaded
     from tpux.config.resolved import Resolved as Resolved
     from tpux.model.json import JsonValue
+    from tpux.model.sections import TpuSection
     from tpux.plugin.manager import Plugins
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "from_resolved",
     "insert_arguments",
     "load",
+    "override_tpu",
     "secrets_in",
     "substitute",
 ]
@@ -84,3 +86,18 @@ def from_resolved(
     from tpux.config.resolved import from_resolved as from_resolved_
 
     return from_resolved_(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=drop_invalid)
+
+
+def override_tpu(section: TpuSection, keys: Mapping[str, JsonValue]) -> TpuSection:
+    """Return a section `tpu` with other values for some keys, for the same allocator.
+
+    Args:
+        section: the section.
+        keys: the values.
+
+    Raises:
+        TpuxError: they are not valid.
+    """
+    from tpux.config.models import override_tpu as override_tpu_
+
+    return override_tpu_(section, keys)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import BaseModel
 
 from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span, node_at
-from tpux.config.models import allocator_models
+from tpux.config.models import allocator_models, keys_by_section
 from tpux.errors import Problem
 from tpux.model.sections import TpuSection, keys_of, names_of
 from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.descriptions import descriptions
+from tpux.plugin.synonyms import key_hint, meant
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -71,7 +72,10 @@ class SectionErrors:
             message, hint = self._key_message(path, errors)
             return Problem(key.location, message, hint)
         message, hint = _value_message(node, errors)
-        return Problem((node.span if node else key).location, f"{self._name(path) or 'the file'}{message}", hint)
+        name, value = self._name(path), node.value if isinstance(node, ScalarNode) else ""
+        if (other := meant("values", f"{name}.{value}")) is not None:
+            hint = f"did you mean {other!r}?"
+        return Problem((node.span if node else key).location, f"{name or 'the file'}{message}", hint)
 
     def _key_message(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> tuple[str, str]:
         kind = errors[0]["type"]
@@ -81,14 +85,21 @@ class SectionErrors:
             return f"missing key {self._name(path)!r}{empty}", descriptions(model).get(path[-1], "") if model else ""
         if kind == "extra_forbidden":
             keys = keys_of(model) if model else []
-            hint = did_you_mean(path[-1], keys) or (f"the keys are {', '.join(keys)}" if keys else "")
+            hint = self._elsewhere(path, keys) or (f"the keys are {', '.join(keys)}" if keys else "")
             if model and issubclass(model, TpuSection):
-                hint = self._allocator_hint(path[-1], keys)
+                hint = self._allocator_hint(path, keys)
             return f"unknown key {self._name(path)!r}", hint
         return f"unknown key {self._name(path)!r}", _suggest(path[-1], errors)
 
-    def _allocator_hint(self, key: str, keys: Sequence[str]) -> str:
+    def _elsewhere(self, path: tuple[str, ...], keys: Sequence[str]) -> str:
+        """Return what may be meant by an unknown key: one of the section's keys, or one of another section."""
+        sections = keys_by_section(self.plugins) if self.plugins else {}
+        known = key_hint((self.section, *path), {}) if self.plugins else ""
+        return known or did_you_mean(path[-1], keys) or key_hint((self.section, *path), sections)
+
+    def _allocator_hint(self, path: tuple[str, ...], keys: Sequence[str]) -> str:
         """Return the hint for a key of `tpu` that the selected allocator does not have."""
+        key = path[-1]
         given = node_at(self.node, ("allocation_mode",))
         allocator = f"{TpuSection.model_fields['allocation_mode'].default}, the default"
         if given is not None:
@@ -97,7 +108,7 @@ class SectionErrors:
         models = allocator_models(self.plugins) if self.plugins else {}
         if others := [name for name, model in models.items() if key in keys_of(model)]:
             return f"{key} is a key of {' and '.join(others)}; this config uses {allocator}"
-        return did_you_mean(key, keys) or f"the keys with allocation_mode {allocator}: {', '.join(keys)}"
+        return self._elsewhere(path, keys) or f"the keys with allocation_mode {allocator}: {', '.join(keys)}"
 
     def _name(self, path: tuple[str, ...]) -> str:
         return ".".join(filter(None, (self.section, *path)))

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tpux import env
-from tpux.config.document import Document, MappingNode, Source, Span, location_of, placeholders, scalars
+from tpux.config.document import (
+    Document,
+    MappingNode,
+    ScalarNode,
+    Source,
+    Span,
+    location_of,
+    node_at,
+    placeholders,
+    scalars,
+)
 from tpux.config.error_messages import SectionErrors
 from tpux.config.interpolate import Interpolation
 from tpux.config.models import (
@@ -22,8 +32,9 @@ from tpux.config.models import (
     model_of,
     section_names,
     tpu_model,
+    unknown_section_hint,
 )
-from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
+from tpux.config.override import as_sections, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, exposed_secrets, mask
 from tpux.config.select import check_sections, select, warn_of_ignored_section
@@ -31,7 +42,6 @@ from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section
 from tpux.plugin import spec
-from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
@@ -52,7 +62,6 @@ def load(
     problems: list[Problem] = []
     warnings: list[Problem] = []
     source = Source(str(path), stored.text) if stored else read(path)
-    names = section_names(plugins)
     root = parse(source, problems)
     if not isinstance(root, MappingNode):
         if root is not None:
@@ -60,8 +69,9 @@ def load(
         elif not problems:
             problems.append(Problem(source.location(0), "the config is empty", _EXAMPLE))
         raise ConfigError(problems)
-    written = command_as_mapping(root)
-    document = _interpolate(override(written, overrides, names, problems), source, names, problems, warnings)
+    written = as_sections(root)
+    root = override(written, overrides, plugins, problems)
+    document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
     home = stored.home if stored else env.user_home()
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings)
@@ -74,15 +84,16 @@ def load(
 
 
 def _interpolate(
-    root: MappingNode, source: Source, names: set[str], problems: list[Problem], warnings: list[Problem]
+    root: MappingNode, source: Source, plugins: Plugins, problems: list[Problem], warnings: list[Problem]
 ) -> Document:
+    names = section_names(plugins)
     interpolation = Interpolation(root, names, problems, warnings)
     entries = {}
     for name, entry in root.entries.items():
         if name in names:
             entries[name] = replace(entry, value=interpolation.section(name))
         else:
-            hint = did_you_mean(name, names) or f"the sections are {', '.join(sorted(names))}"
+            hint = unknown_section_hint([name], plugins)
             problems.append(Problem(entry.key.location, f"unknown section {name!r}", hint))
     return Document(entries, Span(source))
 
@@ -100,7 +111,7 @@ class _Sections:
     def validate(self) -> None:
         loaded = self._loaded
         if "command" not in self._document.entries:
-            loaded.problems.append(Problem(self._document.start.location, "missing section 'command'", _EXAMPLE))
+            loaded.problems.append(self._no_command())
         for name, model in CORE_SECTIONS.items():
             if name != "command" or name in self._document.entries:
                 data = self._data(name, active=True)
@@ -120,6 +131,17 @@ class _Sections:
                     warn_of_ignored_section(loaded, name)
         except TpuxError as error:
             loaded.error(span, error.message, error.hint)
+
+    def _no_command(self) -> Problem:
+        """Return the error for a config without a command, such as one of a worker of jobman's task queue."""
+        tasks = node_at(self._document.section("job"), ("queue", "config"))
+        if not isinstance(tasks, ScalarNode):
+            return Problem(self._document.start.location, "missing section 'command'", _EXAMPLE)
+        message = (
+            f"the commands of this config are the tasks of {tasks.raw}, and no plugin for task queues is installed"
+        )
+        hint = "create a job for each task, with its run as the command: tpux create CONFIG 'command.cmd=...'"
+        return Problem(tasks.span.location, message, hint)
 
     def _tpu_model(self, tpu: JsonValue) -> type[Section]:
         allocator = (tpu.get("allocation_mode") if isinstance(tpu, dict) else None) or DEFAULT_ALLOCATOR

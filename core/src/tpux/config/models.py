@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpux.errors import TpuxError
-from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, names_of
+from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, keys_of, names_of
 from tpux.plugin import spec
-from tpux.plugin.catalog import DIST_OF
+from tpux.plugin.catalog import DIST_OF, did_you_mean
 from tpux.plugin.manager import Plugins
+from tpux.plugin.synonyms import key_hint
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
@@ -66,6 +69,20 @@ def allocator_models(plugins: Plugins) -> dict[str, type[TpuSection]]:
     return models
 
 
+def override_tpu(section: TpuSection, keys: Mapping[str, JsonValue]) -> TpuSection:
+    """Return a section with other values for some keys; documented at `tpux.config.override_tpu`."""
+    names = {key: name for name, field in type(section).model_fields.items() for key in names_of(name, field)}
+    given = {name: getattr(section, name) for name in section.model_fields_set}
+    others: dict[str, object] = {names.get(key, key): value for key, value in keys.items()}
+    if others.get("allocation_mode", section.allocation_mode) != section.allocation_mode:
+        raise TpuxError("tpu.allocation_mode: it cannot change")
+    try:
+        return type(section).model_validate({**given, **others}, context={"check_files": False})
+    except ValidationError as error:
+        details = "; ".join(f"tpu.{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise TpuxError(details) from error
+
+
 class OtherTpuSection(TpuSection):
     """The section `tpu` for an allocator that is not installed: only core's keys are validated."""
 
@@ -75,3 +92,21 @@ class OtherTpuSection(TpuSection):
 def section_names(plugins: Plugins) -> set[str]:
     """Return every name that may be a section: core's, the installed plugins', and those of tpux's own plugins."""
     return {*CORE_SECTIONS, *plugins.names(disabled=True), *DIST_OF}
+
+
+def keys_by_section(plugins: Plugins) -> dict[str, list[str]]:
+    """Return the keys of each section, those of `tpu` for all installed allocators; without broken plugins."""
+    models: dict[str, list[type[BaseModel]]] = {name: [model] for name, model in CORE_SECTIONS.items()}
+    models["tpu"] += allocator_models(plugins).values()
+    for name in plugins.names():
+        with suppress(TpuxError):
+            models.setdefault(name, []).extend(filter(None, [model_of(name, plugins)]))
+    return {name: list(dict.fromkeys(key for one in found for key in keys_of(one))) for name, found in models.items()}
+
+
+def unknown_section_hint(path: Sequence[str], plugins: Plugins) -> str:
+    """Return where a key belongs whose section does not exist, or the likely correct spelling of the section."""
+    names, keys = section_names(plugins), keys_by_section(plugins)
+    known = key_hint(path, {}) or key_hint(path[:1], keys)
+    hint = known or did_you_mean(path[0], names) or key_hint(path, keys)
+    return hint or f"the sections are {', '.join(sorted(names))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tpux.config.document import (
@@ -19,11 +19,10 @@ from tpux.config.document import (
     node_at,
 )
 from tpux.config.interpolate import Interpolation
-from tpux.config.models import DEFAULT_ALLOCATOR, tpu_model
+from tpux.config.models import DEFAULT_ALLOCATOR, section_names, tpu_model, unknown_section_hint
 from tpux.config.yaml import parse
 from tpux.errors import Problem, TpuxError
 from tpux.model.sections import keys_of
-from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.manager import Plugins
 
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")
@@ -33,17 +32,16 @@ class _OverrideError(Exception):
     pass
 
 
-def override(
-    root: MappingNode, arguments: Sequence[str], sections: Collection[str], problems: list[Problem]
-) -> MappingNode:
+def override(root: MappingNode, arguments: Sequence[str], plugins: Plugins, problems: list[Problem]) -> MappingNode:
     """Return the config with the arguments applied, from the first to the last.
 
     Args:
         root: the config.
         arguments: each `section.key=value`; the value is parsed as YAML.
-        sections: the names of all sections, whether the config has them or not.
+        plugins: the plugins, which have sections.
         problems: receives errors, located at `argument 'section.key=value'`.
     """
+    sections = section_names(plugins)
     for argument in arguments:
         key, equals, text = argument.partition("=")
         source = Argument(argument, text)
@@ -52,20 +50,31 @@ def override(
             hint = "for example tpu.accelerator=v4-16"
             problems.append(Problem(source.location(0), "expected section.key=value", hint))
         elif path[0] not in {*sections, *root.entries}:
-            hint = did_you_mean(path[0], {*sections, *root.entries})
+            hint = unknown_section_hint(path, plugins)
             problems.append(Problem(source.location(0), f"unknown section {path[0]!r}", hint))
         else:
-            root = command_as_mapping(_apply(root, path, source, problems))
+            root = as_sections(_apply(root, path, source, problems))
     return root
 
 
-def command_as_mapping(root: MappingNode) -> MappingNode:
-    """Return the config with `command: SCRIPT` as `command: {cmd: SCRIPT}`, as jobman accepts it."""
-    entry = root.entries.get("command")
-    if entry is None or not isinstance(entry.value, ScalarNode) or entry.value.value is None:
-        return root
-    section = MappingNode(entry.value.span, {"cmd": Entry(entry.key, entry.value)})
-    return replace(root, entries={**root.entries, "command": replace(entry, value=section)})
+def as_sections(root: MappingNode) -> MappingNode:
+    """Return the config with what jobman's configs write otherwise in the place where tpux has it.
+
+    These are `command: SCRIPT` for `command: {cmd: SCRIPT}`, `tpu.acceleratorType`, and `loop` outside of `job`.
+    """
+    entries = dict(root.entries)
+    command, tpu = entries.get("command"), entries.get("tpu")
+    if command and isinstance(command.value, ScalarNode) and not is_null(command.value):
+        section = MappingNode(command.value.span, {"cmd": Entry(command.key, command.value)})
+        entries["command"] = replace(command, value=section)
+    if tpu and isinstance(tpu.value, MappingNode) and "accelerator" not in tpu.value.entries:
+        renamed = {"accelerator" if key == "acceleratorType" else key: each for key, each in tpu.value.entries.items()}
+        entries["tpu"] = replace(tpu, value=replace(tpu.value, entries=renamed))
+    job = entries.get("job", Entry(root.span, MappingNode(root.span, {})))
+    if "loop" in entries and isinstance(job.value, MappingNode) and "loop" not in job.value.entries:
+        keys = {**job.value.entries, "loop": entries.pop("loop")}
+        entries["job"] = replace(job, value=replace(job.value, entries=keys))
+    return replace(root, entries=entries)
 
 
 def _apply(root: MappingNode, path: list[str], source: Argument, problems: list[Problem]) -> MappingNode:

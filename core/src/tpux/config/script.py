@@ -20,6 +20,11 @@ _ONE_COMMAND = re.compile(
     |\$(?![({{'"])|(?<=[^\s<>&])\#|[^\n;&|<>()'"`\\$\#])+(?<![<>])""",
     re.VERBOSE | re.DOTALL,
 )
+_DETACHED = re.compile(
+    r"(?<![&>])&\s*$|\bdisown\b|\btmux\b.*\snew(?:-session)?\s(?:.*\s)?-\w*d|\bscreen\s+(?:-\S+\s+)*-(?:dm|d\s+-m)"
+    r"|\bsetsid\s+(?:-\w*f|--fork)"
+)
+"""The last command of a script that does not wait for what it starts."""
 _OWN_SCRIPT = re.compile(r"(?<![^\s/'\"])(?:eval\s|(?:bash|dash|ksh|sh|zsh)['\"]?\s(?:.*\s)?['\"]?-\w*c)", re.DOTALL)
 
 
@@ -45,6 +50,16 @@ def check_arguments(loaded: Loaded, command: CommandSection) -> None:
                 message = f"command.{key} cannot be appended to command.{name}: it is not one simple command"
                 hint = f"write ${{{key}}} in it where the arguments belong, as in: python train.py ${{{key}}} | tee log"
                 loaded.error(("command", key), message, hint)
+
+
+def warn_of_detached(loaded: Loaded, command: CommandSection) -> None:
+    """Warn of a script whose last command puts the program into the background: the attempt ends with the script."""
+    for name, script in (("cmd", command.cmd), ("resume_cmd", command.resume_cmd or "")):
+        code = _QUOTED_OR_COMMENT.sub(lambda token: "" if token["comment"] else token[0], script)
+        lines = [line.strip() for line in code.replace("\\\n", " ").splitlines() if line.strip()]
+        if lines and _DETACHED.search(lines[-1]):
+            message = f"the last command of command.{name} puts the program into the background: {lines[-1]}"
+            loaded.warn(("command", name), message, "start it in the foreground: tpux needs neither nohup nor tmux")
 
 
 def is_one_command(script: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tpux import env
 from tpux.config.document import Span
 from tpux.config.resolved import Loaded
-from tpux.config.script import check_arguments
+from tpux.config.script import check_arguments, warn_of_detached
 from tpux.errors import TpuxError
 from tpux.model.sections import (
     CORE_SECTIONS,
@@ -23,6 +23,7 @@ from tpux.plugin.catalog import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.entrypoints import unknown_disabled_plugins
 from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
 from tpux.plugin.manager import Plugins
+from tpux.plugin.synonyms import meant
 
 _SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select if the config has no `setup.modules`, in order; the environment follows."""
@@ -44,7 +45,8 @@ def select(loaded: Loaded) -> None:
         return
     at = loaded.document.span
     if job.rule is not None and job.rule not in RULES:
-        hint = did_you_mean(job.rule, RULES) or f"rules are {', '.join(RULES)}, and the names of rule plugins"
+        known = meant("values", f"job.rule.{job.rule}") or job.rule
+        hint = did_you_mean(known, RULES) or f"rules are {', '.join(RULES)}, and the names of rule plugins"
         _name(loaded, job.rule, at("job", "rule"), "rule", [spec.on_preempt], hint)
     environments: list[str] = []
     modules: list[str] = []
@@ -166,6 +168,7 @@ def check_sections(loaded: Loaded, *, is_stored: bool) -> None:
     if command is not None:
         _check_workers(loaded, command)
         check_arguments(loaded, command)
+        warn_of_detached(loaded, command)
         _check_required(loaded, command)
     if loaded.allocator:  # the sections that select plugins are valid
         _check_finished_by(loaded)

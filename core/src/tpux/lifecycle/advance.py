@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
@@ -29,8 +31,6 @@ from tpux.lifecycle.setup import SettingUp
 from tpux.lifecycle.stop import Stopping, fail, fail_after_termination
 from tpux.lifecycle.turn import Listeners, Next, Phase, Turn
 from tpux.model.events import (
-    BackoffSkipped,
-    JobState,
     ReleaseScheduled,
     RequestAccepted,
     ResolutionUpdated,
@@ -41,6 +41,8 @@ from tpux.model.failures import Failure
 from tpux.model.host import Host
 from tpux.model.job import Job, job_key
 from tpux.model.machines import Worker
+from tpux.model.states import JobState
+from tpux.plugin import spec
 from tpux.plugin.guard import AbandonedCallError, UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote.termination import Termination
@@ -73,6 +75,7 @@ class JobController:
         plugins: the installed plugins.
         clock: the current time.
         listeners: are notified of each event; None if only a supervisor's later scan notifies them.
+        abandoned: the calls of plugins that are not made again (`JobErrors`).
 
     Attributes:
         workers: its workers, with their open connections.
@@ -82,11 +85,18 @@ class JobController:
     """
 
     def __init__(
-        self, store: Store, record: Record, plugins: Plugins, clock: Clock, listeners: Listeners | None = None
+        self,
+        store: Store,
+        record: Record,
+        plugins: Plugins,
+        clock: Clock,
+        listeners: Listeners | None = None,
+        *,
+        abandoned: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.record = record
-        self.errors = JobErrors(record.directory)
+        self.errors = JobErrors(record.id, abandoned)
         self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
         self.plugins.abandoned_call = lambda name: self.errors.abandoned.get(f"plugin {name}", "")
         self.workers = Workers(self._connect, clock, Timers.load(record.directory, record.state))
@@ -208,7 +218,7 @@ class JobController:
         if request.action in {"stop", "delete"}:
             return _apply_stop(turn, request)
         if request.action == "transfer":
-            transfer.begin(turn, request.to)
+            turn.request = replace(request, agreed=transfer.is_agreed(turn, request.to))
             return Next()
         self.errors.retry_abandoned()
         state = turn.state
@@ -220,7 +230,7 @@ class JobController:
             turn.reload()
             return Next(StateChanged(to="pending", why="setup requested" if request.action == "setup" else why))
         if state.state == "recovering" and request.action in {"resume", "rerun"}:
-            turn.write(BackoffSkipped())  # without waiting for the rest of the backoff
+            turn.request = replace(request, backoff_skipped=True)  # without waiting for the rest of the backoff
             turn.waiting(why)
         elif self.phase is not None and state.state == "setting-up":
             self.phase.restart()  # it may be that of some modules only
@@ -299,8 +309,9 @@ class JobController:
 
     def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
         turn, on_change = self._turn, partial(self.workers.changed.__setitem__, worker.index)
+        asks = spec.inspect.__name__ not in turn.errors.abandoned
         return connect_worker(
-            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change
+            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change, asks=asks
         )
 
     def _log(self, line: str) -> None:

@@ -6,25 +6,28 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from tpux import config, env
 from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import attempt_variables, build_request, draft_job, open_job, sections_with
+from tpux.model.failures import Failure, Finding
 from tpux.model.host import Host
 from tpux.model.job import Command, Job
-from tpux.model.machines import Allocation, Peer, Ready, Waiting, Worker
+from tpux.model.machines import Allocation, MachineStatus, Peer, Ready, Waiting, Worker
+from tpux.model.steps import Result, Step, Steps
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import find, may_implement
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
+from tpux.remote.followed_script import RemoteScript
 from tpux.store import Store
 from tpux.store.state import State
 
@@ -33,6 +36,8 @@ KEYS_TIMEOUT = 120.0
 """Seconds until the machines must accept this user's keys."""
 
 R = TypeVar("R")
+Diagnosis: TypeAlias = Generator[Step, Result, Sequence[Finding] | None]
+"""The steps of a `diagnose`, and what they return at their end."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,35 @@ class JobConnection:
                 host.close()
 
         return fanout({worker.index: worker for worker in workers}, one)
+
+    def inspect(self) -> MachineStatus | None:
+        """Return the state of the machines, as the allocator says; None if it cannot. Since 0.1.
+
+        Raises:
+            TpuxError: the allocator could not be asked.
+        """
+        request = build_request(self.job, self.state)
+        return self.plugins.call_one(self.job.tpu.allocation_mode, spec.inspect, request=request)
+
+    def diagnoses(self, worker: Worker) -> list[tuple[str, Diagnosis | TpuxError]]:
+        """Return the steps that examine a worker, or why there are none, with the plugin that has them. Since 0.1."""
+        return self.plugins.call_each(self.job, spec.diagnose, job=self.job, config=None, worker=worker)
+
+    def repairs(self, worker: Worker) -> list[tuple[str, Steps | TpuxError]]:
+        """Return the steps that repair a worker, or why there are none, with the plugin that has them. Since 0.1."""
+        job, failure = self.job, self.state.failure or Failure("unknown")
+        return self.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker)
+
+    def script(self, script: str) -> RemoteScript:
+        """Return a bash script to run in the home directory of workers; it ends with its connection, as with ssh.
+
+        `follow(host, receive, timeout=...)` runs it on a worker, passes its output on as it comes, and returns its exit
+        code; `terminate(host)` ends it. Since 0.1.
+
+        Raises:
+            UsageError: it is too long for a shell.
+        """
+        return RemoteScript(self.job, script)
 
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
@@ -176,6 +210,8 @@ def connect_worker(
     state: State,
     interrupted: threading.Event | None = None,
     on_change: Callable[[Worker], None] | None = None,
+    *,
+    asks: bool = True,
 ) -> Host:
     """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
 
@@ -187,6 +223,7 @@ def connect_worker(
         state: the job's state.
         interrupted: once it is set, calls of the host raise `StepInterruptedError`.
         on_change: called with the worker as the allocator describes it now, if that is who answers.
+        asks: the allocator may be asked.
 
     Raises:
         HostIdentityError: the machine is not the one that the allocator describes, or that is unknown.
@@ -195,6 +232,8 @@ def connect_worker(
     try:
         return connect(plugins, transport, worker, job, interrupted)
     except HostIdentityError as error:
+        if not asks:
+            raise
         try:
             current = _current_worker(plugins, worker, job, state)
         except TpuxError as unknown:
@@ -209,16 +248,11 @@ def connect_worker(
 
 
 def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) -> Worker | None:
-    request = build_request(job, state)
-    workers = plugins.call_one(job.tpu.allocation_mode, spec.current_workers, request=request) or []
-    return next((each for each in workers if each.index == worker.index), None)
-
-
-def allocation_of(job: Job) -> Allocation | None:
-    """Return the machines that a job holds now; None if it holds none, or is not on disk (a dry run's)."""
-    if not (job.directory / "events.jsonl").exists():
-        return None
-    return Store().record(job.id, job.user).refresh().machines
+    request = replace(build_request(job, state), describe_workers=True)
+    status = cast("MachineStatus | None", plugins.call_one(job.tpu.allocation_mode, spec.inspect, request=request))
+    if status is not None and status.workers is None and status.state == "unknown":
+        raise TpuxError(status.evidence or "it does not say in what state the machines are")
+    return next((each for each in (status and status.workers) or () if each.index == worker.index), None)
 
 
 def connect_job_or_machines(name: str | int) -> JobConnection:

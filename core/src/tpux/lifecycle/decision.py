@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from tpux import config
+from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.turn import Next, Turn
 from tpux.model.events import Failed, RequestAccepted, StateChanged
-from tpux.model.failures import Failure
+from tpux.model.failures import FAILURE_KINDS, Action, Failure
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.store.state import State
@@ -49,25 +51,56 @@ def _after_failure(turn: Turn, failure: Failure) -> Next:
     restarts, answer, why = _restarts(turn), None, failure.evidence or failure.kind
     if restarts.rule not in policy.RULES:
         try:
-            answer = turn.plugins.call_one(restarts.rule, spec.on_preempt, job=turn.job, failure=failure)
+            answer = _ask_rule(turn, restarts, failure)
         except PluginError as error:
             if not turn.errors.is_last_try(error):
                 raise
             why = f"{why}; {error.message}"
     following = policy.after_failure(failure.kind, restarts, answer)
-    if isinstance(following, policy.Restart):
-        return _restart(turn, following)
     hint = ""
-    if following is not None:
+    if isinstance(following, policy.Restart):
+        if not following.action.reapply or not (reason := _why_not_replaced(turn, failure)):
+            return _restart(turn, following)
+        why, hint = f"{reason}; {why}", f"{reason}; once that is repaired: tpux resume {turn.number}"
+    elif following is not None:
         why, hint = f"{following.why}; {why}", f"{following.why}; {following.hint}"
     return Next(StateChanged(to="failed", why=why, hint=hint, release_at=release_time(turn, "failed")))
+
+
+def _ask_rule(turn: Turn, restarts: policy.Restarts, failure: Failure) -> Action | None:
+    """Return what the rule's plugin answers; None if it has no rule.
+
+    Raises:
+        PluginError: it failed, or its answer has keys of `tpu` that are not valid.
+    """
+    rule, job = restarts.rule, turn.job
+    own, spent = job.sections.get(rule), dict.fromkeys(FAILURE_KINDS, 0) | {**restarts.spent}
+    action = turn.plugins.call_one(rule, spec.on_preempt, job=job, config=own, failure=failure, restarts=spent)
+    if action is not None and action.tpu:
+        try:
+            config.override_tpu(turn.opened.job.tpu, action.tpu)
+        except TpuxError as error:
+            raise turn.plugins.guard.wrong_answer(spec.on_preempt, rule, error.message) from error
+    return action
+
+
+def _why_not_replaced(turn: Turn, failure: Failure) -> str:
+    """Return why the machines are not replaced after a failure that limits that itself, "" if they are."""
+    if failure.replacements is None or turn.state.machines is None:
+        return ""
+    if turn.state.machines.borrowed:
+        return f"{turn.state.machines.name} is not replaced: tpux did not create it"
+    count = turn.state.restarts.get(failure.kind, 0)
+    return f"the machines were replaced {count} times in a row" if count >= failure.replacements else ""
 
 
 def _restart(turn: Turn, restart: policy.Restart) -> Next:
     action, state = restart.action, turn.state
     rerun = action.restart == "rerun" or (state.from_scratch and state.outputs)  # a rerun that has not started yet
     why = describe_start(state, from_scratch=bool(rerun))
+    chosen = ", ".join(f"{key}={value}" for key, value in action.tpu.items())
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
+    why += f" with {chosen}" if chosen else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = turn.clock.now() + restart.delay
     return Next(
@@ -78,6 +111,7 @@ def _restart(turn: Turn, restart: policy.Restart) -> Next:
             restart="rerun" if rerun else action.restart,
             reapply=action.reapply,
             solve=action.solve,
+            tpu=action.tpu,
             until=until,
         )
     )

@@ -11,7 +11,6 @@ import logging
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy, transfer
-from tpux.lifecycle.errors import TRANSPORT_HOOKS
 from tpux.lifecycle.garbage import remove_unused
 from tpux.lifecycle.loss import lost_after
 from tpux.lifecycle.machines import release_machines
@@ -213,7 +212,7 @@ def _are_unreachable(turn: Turn) -> bool:
     state, failure = turn.state, turn.state.failure
     lost = state.state == "failed" and failure is not None and failure.kind in policy.MACHINE_FAILURES
     lost = lost and not turn.machines.borrowed  # of a user's own machines perhaps one is lost
-    return lost or any(hook in turn.errors.abandoned for hook in TRANSPORT_HOOKS)
+    return lost or bool(turn.errors.abandoned_transport())
 
 
 def _are_deleted(turn: Turn) -> bool:

@@ -137,7 +137,7 @@ def has_succeeded(turn: Turn, *, ended_early: bool, lost: bool) -> bool:
         ended_early: there was a reason to end the attempt early: a program that tpux has ended had not finished.
         lost: the machines are lost, or may be.
     """
-    if turn.state.run.notice or turn.job.command.require_finished or not exited_with_0(turn):
+    if turn.state.run.notice or turn.job.command.require_finished or not exited_with_0(turn) or runs_on(turn):
         return False
     for ending in turn.state.endings.values():
         if ending.signal and lost:
@@ -148,6 +148,12 @@ def has_succeeded(turn: Turn, *, ended_early: bool, lost: bool) -> bool:
         elif ended_by_machine(turn, ending):
             return False
     return True
+
+
+def runs_on(turn: Turn) -> bool:
+    """Return whether something was found to run on after exit code 0 on all workers; see `left`."""
+    failure = turn.state.run.failure
+    return failure is not None and failure.kind == "incomplete"
 
 
 def exited_with_0(turn: Turn) -> bool:

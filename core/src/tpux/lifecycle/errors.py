@@ -7,19 +7,19 @@ A call is abandoned when a stop or delete has to replace the supervisor's proces
 | `run` of the environment | the environment's own steps to end the program |
 | a hook of the transport | any contact with the workers: programs may still run, and the machines can be released |
 | what opens the job (import, section, validation) | that plugin, as if it was not usable |
+| `inspect` | the allocator's answer to who a worker is now: one that was rebuilt stays unreachable |
 | `release` | nothing: `delete` reports it and keeps the record; `delete --force` removes the record |
 
 An abandoned `provision` leaves its mark, `ProvisionRequest.interrupted`, since what it sent may still take effect. The
 allocator of a job that has ended is called again, since nothing else can release its machines. A resume, rerun or setup
-calls everything again.
+calls everything again, and so does a supervisor that was not started by the one before it: nothing of this is stored.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Mapping
 
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
@@ -27,22 +27,18 @@ from tpux.model.failures import Failure
 from tpux.plugin import calls, spec
 from tpux.plugin.calls import RunningCall
 from tpux.plugin.guard import AbandonedCallError, PluginError, UnusablePluginError
-from tpux.store import files
 
 _log = logging.getLogger(__name__)
 PLUGIN_TIMEOUT = 30.0
 """Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
-ABANDONED_CALLS = "abandoned-calls.json"
-"""The file in a job's directory: a message about each of these calls, by `call_key`."""
-TRANSPORT_HOOKS = ("connect", "current_workers")
-"""Called to connect to a worker. What a transport's connection does counts as `connect`."""
 
 
 class JobErrors:
     """The errors of one job.
 
     Args:
-        directory: the job's.
+        job: the job's id.
+        abandoned: the message about each call that a stop or delete has abandoned, by `call_key`.
 
     Attributes:
         problems: steps in a row that have raised an error.
@@ -52,10 +48,10 @@ class JobErrors:
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
         short_polls: how often in a row the allocator requested its next call sooner than `machines.SHORTEST_POLL`.
-        abandoned: the message about each call that a stop or delete has abandoned, by `call_key`.
+        abandoned: as above; a call is removed once it may be made again.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, job: str, abandoned: Mapping[str, str]) -> None:
         self.problems = 0
         self.last_error = ""
         self.unwritten = ""
@@ -63,8 +59,8 @@ class JobErrors:
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
         self.inspect_errors = 0
         self.short_polls = 0
-        self.abandoned = {key: str(call) for key, call in (files.load(directory / ABANDONED_CALLS) or {}).items()}
-        self._path = directory / ABANDONED_CALLS
+        self.abandoned = dict(abandoned)
+        self._job = job
         self._unusable_since: float | None = None
 
     def entered_state(self) -> None:
@@ -98,16 +94,18 @@ class JobErrors:
         self._unusable_since = now if self._unusable_since is None else self._unusable_since
         if now - self._unusable_since < PLUGIN_TIMEOUT:
             return False
-        _log.warning("job %s: stopping without a plugin: %s", self._path.parent.name, error.message)
+        _log.warning("job %s: stopping without a plugin: %s", self._job, error.message)
         return True
 
     def abandoned_transport(self) -> str:
-        """Return the message about a call of the transport that was abandoned; "" if none was."""
-        return next((self.abandoned[hook] for hook in TRANSPORT_HOOKS if hook in self.abandoned), "")
+        """Return the message about a call of the transport that was abandoned; "" if none was.
+
+        What a transport's connection does counts as `connect`.
+        """
+        return self.abandoned.get(spec.connect.__name__, "")
 
     def retry_abandoned(self) -> None:
         """Call again whatever was abandoned: the user has started the job again."""
-        self._path.unlink(missing_ok=True)
         self.abandoned.clear()
 
     def retry_plugin(self, plugin: str) -> bool:
@@ -119,17 +117,3 @@ def call_key(call: RunningCall) -> str:
     """Return the key of a call in `abandoned`: `plugin NAME` if the job cannot be opened without it, else the hook."""
     opening = {calls.IMPORT, calls.VALIDATION, spec.config_section.__name__, spec.tpu_section.__name__}
     return f"plugin {call.name}" if call.hook in opening else call.hook
-
-
-def write_abandoned(directory: Path, calls: Iterable[RunningCall]) -> None:
-    """Write that a stop or delete ends these calls with the supervisor's process: the next one leaves them out.
-
-    Args:
-        directory: the job's.
-        calls: the calls that do not return.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path = directory / ABANDONED_CALLS
-    files.write_atomic(path, files.dump({**(files.load(path) or {}), **{call_key(call): str(call) for call in calls}}))

@@ -33,7 +33,7 @@ class Collection:
     """
 
     def __init__(self, turn: Turn, unanswered: Unanswered) -> None:
-        self._detectors = collecting_plugins(turn.job, turn.plugins)
+        self._named, self._of_failures = collecting_plugins(turn.job, turn.plugins)
         self._unanswered = unanswered
         self._ended: set[int] = set()
         self._groups: list[TaskGroup[_Found]] = []
@@ -72,12 +72,14 @@ class Collection:
 
     def _begin(self, turn: Turn, indices: Iterable[int], name: str) -> None:
         chosen = set(indices)
-        if self._detectors and chosen:
-            tasks = {
-                index: _collect(turn, worker, self._detectors, name, self._unanswered)
-                for index, worker in workers(turn).items()
-                if index in chosen
-            }
+        failed = {index for index, ending in turn.state.endings.items() if ending.code != 0}
+        asked = {index: self._of_failures if index in failed else self._named for index in chosen}
+        tasks = {
+            index: _collect(turn, worker, asked[index], name, self._unanswered)
+            for index, worker in workers(turn).items()
+            if asked.get(index)
+        }
+        if tasks:
             self._groups.append(TaskGroup(turn.workers, tasks, "a step of a detector"))
 
     def _write(self, turn: Turn, results: dict[int, _Found]) -> None:
@@ -88,11 +90,12 @@ class Collection:
                     turn.write(Collected(attempt=state.attempt, worker=worker, plugin=detector, data=data))
 
 
-def collecting_plugins(job: Job, plugins: Plugins) -> list[str]:
-    """Return the detectors that `command.finished_by` or a section of the config names, and that collect."""
+def collecting_plugins(job: Job, plugins: Plugins) -> tuple[list[str], list[str]]:
+    """Return the detectors that collect: those that `command.finished_by` or a section names, and all, for failures."""
     named = dict.fromkeys([*job.command.finished_by, *job.sections])
-    installed = set(plugins.names()) - job.disabled_plugins
-    return [name for name in named if name in installed and plugins.implements(name, spec.collect)]
+    names = [name for name in plugins.names() if name not in job.disabled_plugins]
+    every = [name for name in names if plugins.implements(name, spec.collect)]
+    return [name for name in named if name in every], every
 
 
 def _collect(turn: Turn, worker: Worker, detectors: list[str], name: str, unanswered: Unanswered) -> WorkerTask[_Found]:

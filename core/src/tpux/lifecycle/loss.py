@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.endings import ended_by_machine
 from tpux.lifecycle.turn import Turn
-from tpux.model.events import StragglersReported
+from tpux.model.events import Warned
 from tpux.model.failures import Failure
 from tpux.model.machines import Inspection, MachineStatus, Worker
 
@@ -21,6 +21,8 @@ VERDICT_POLL = 3.0
 DOUBTED = "doubted"
 """The condition that programs run on machines that are lost, as the allocator says; its observed time is counted."""
 AFTER_FAILURE, AFTER_SUCCESS = "straggling", "outlasting"
+STRAGGLERS = "stragglers"
+"""The kind of the warning about them."""
 """Conditions whose observed time is counted: the program runs on after it has failed on a worker; no worker has ended
 since others have, all with exit code 0."""
 
@@ -195,10 +197,9 @@ class Stragglers:
             self._reported = _is_reported(turn)
         if not self._reported:
             self._reported = True
-            attempt, workers = turn.state.attempt, tuple(running)
-            turn.write(StragglersReported(attempt=attempt, workers=workers, message=self.problem, hint=self.hint))
+            turn.write(Warned(kind=STRAGGLERS, workers=tuple(running), text=self.problem, hint=self.hint))
 
 
 def _is_reported(turn: Turn) -> bool:
-    attempt, events = turn.state.attempt, turn.record.events()
-    return any(isinstance(event, StragglersReported) and event.attempt == attempt for event, _ in events)
+    warnings = (event for event, _ in turn.record.events() if isinstance(event, Warned))
+    return any((event.kind, event.attempt) == (STRAGGLERS, turn.state.attempt) for event in warnings)

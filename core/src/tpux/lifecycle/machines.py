@@ -13,7 +13,7 @@ from tpux.lifecycle import transfer
 from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.change_config import refuse_config
 from tpux.lifecycle.decision import plugin_failure, record_failure
-from tpux.lifecycle.open import InvalidStoredConfigError, build_request
+from tpux.lifecycle.open import InvalidStoredConfigError, build_request, with_tpu
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.model import events
 from tpux.model.events import Allocated, AllocationRequested, StateChanged
@@ -76,7 +76,7 @@ def request_machines(turn: Turn) -> Next:
     """Return the transition to provisioning."""
     if giver := turn.state.takes_over:
         return Next(StateChanged(to="provisioning", why=f"taking over the machines of job {int(giver)}"))
-    tpu = turn.job.tpu
+    tpu = with_tpu(turn.job, turn.state.action.tpu).tpu
     wanted = [tpu.accelerator] if isinstance(tpu.accelerator, str) else tpu.accelerator
     zone = tpu.first_zone()
     where = f"in {zone}" if zone else f"from {turn.opened.config.allocator}"

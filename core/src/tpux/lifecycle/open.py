@@ -327,6 +327,21 @@ def differences_of_machines(before: Job, after: Job, allocator: str) -> list[str
     return sorted(changed)
 
 
+def with_tpu(job: Job, keys: Mapping[str, JsonValue]) -> Job:
+    """Return a job whose section `tpu` has other values for some keys, those that its rule has chosen.
+
+    They were valid when they were stored. If an upgraded plugin refuses them, the job has the config's own.
+    """
+    if not keys:
+        return job
+    try:
+        tpu = config.override_tpu(job.tpu, keys)
+    except TpuxError as error:
+        _log.warning("job %s: what its rule has chosen is left out: %s", job.id, error)
+        return job
+    return replace(job, sections={**job.sections, "tpu": tpu})
+
+
 def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:
     """Return what a job asks of its allocator.
 
@@ -335,6 +350,7 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         state: its state.
         public_keys: the keys to install on the machines.
     """
+    job = with_tpu(job, state.tpu)
     allocator = job.tpu.allocation_mode
     labels = owner_labels(job.store_id, job.user, job.id, job.token)
     directory = job.directory / "machines"

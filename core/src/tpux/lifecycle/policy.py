@@ -23,7 +23,7 @@ REAPPLY_RERUN = Action("rerun", reapply=True)
 
 MACHINE_FAILURES: tuple[FailureKind, ...] = ("preempted", "maintenance", "host-lost", "unreachable")
 """The machines are lost: a restart needs new ones."""
-TRANSIENT_FAILURES: tuple[FailureKind, ...] = ("infra", "stalled")
+TRANSIENT_FAILURES: tuple[FailureKind, ...] = ("infra", "service", "stalled")
 
 
 def _rule(machines: Action, transient: Action, busy: Action) -> dict[FailureKind, Action]:
@@ -49,6 +49,7 @@ BUDGETS: dict[FailureKind, int | None] = {
     "host-lost": 20,
     "unreachable": 1,
     "infra": 20,
+    "service": 5,
     "stalled": 3,
     "tpu-busy": 5,
     "plugin": 0,
@@ -73,6 +74,7 @@ BACKOFF: dict[FailureKind, Backoff] = {
     "maintenance": Backoff(60, 1800),
     "host-lost": Backoff(1, 300),  # grows, since new machines may fail in the same way, at a price
     "tpu-busy": Backoff(5, 120),
+    "service": Backoff(30, 600),
 }
 """Before the next restart, by kind."""
 OTHER_BACKOFF = Backoff(10, 300)

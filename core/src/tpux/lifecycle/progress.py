@@ -1,29 +1,24 @@
-"""Read from the output how far the program has come: while it runs, for `progress.json`, and at the attempt's end."""
+"""Ask the plugins how far the program has come: while it runs, for `progress.json`, and at the attempt's end."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.turn import Turn
-from tpux.model.program_output import tail
-from tpux.model.progress import PATTERNS, Progress, Quantity, find_url, first_step, read_progress
+from tpux.model.progress import Progress
+from tpux.plugin import spec
 from tpux.store import progress as stored
 
 _log = logging.getLogger(__name__)
 WRITE_EVERY = 5.0
-"""Seconds between two times that the output is searched, and `progress.json` is written."""
-TAIL = 8 * 1024
-"""Bytes at the end of a worker's output that are searched."""
-HEAD = 256 * 1024
-"""Bytes at its beginning that are searched for the attempt's first step, and on the first worker for a run's URL."""
-LINE = 1024
-"""Bytes of a line whose rest may come later."""
+"""Seconds between two times that new output is read, and `progress.json` is written."""
+BATCH = 256 * 1024
+"""Bytes of output that are read at once; of more, the last ones count, and at the attempt's end the first ones too."""
 RATE_OVER = 60.0
 """Seconds over which the rate is measured."""
 
@@ -40,12 +35,13 @@ class ProgressReader:
         self.progress = Progress()
         self.next_at = 0.0
         self._next = 0.0
+        self._offset = 0
         self._began = False
         self._steps: deque[tuple[float, int]] = deque()
-        self._searched = 0
+        self._reported: set[str] = set()
 
     def update(self, turn: Turn, *, news: bool) -> None:
-        """Read the output if it is time, and write `progress.json`.
+        """Read new output if it is time, and write `progress.json`.
 
         Args:
             turn: the step.
@@ -56,12 +52,12 @@ class ProgressReader:
         if now < self.next_at:
             return
         self.next_at, self._next = math.inf, now + WRITE_EVERY
-        if (found := _last_progress(turn)) is None:
+        lines, self._offset = _read_lines(_log_of(turn), self._offset)
+        if not lines or (found := _ask(turn, lines, self._reported)) is None:
             return
         earlier = self.progress or stored.load(turn.record.directory, turn.state)[0]  # of a former supervisor
-        merged = _merge(earlier, found)
-        url = merged.url or self.read_url(turn)
-        self.progress = replace(merged, rate=self._rate(now, found.step), url=url)
+        merged = earlier.followed_by(found)
+        self.progress = replace(merged, rate=self._rate(now, found.step) if found.step is not None else merged.rate)
         if not self.progress:
             return
         try:
@@ -69,23 +65,14 @@ class ProgressReader:
         except OSError as error:  # what matters is written by others, and they report it
             _log.debug("job %s: %s cannot be written: %s", turn.state.id, stored.FILE, error)
 
-    def read_url(self, turn: Turn) -> str:
-        """Return the URL of a run in the output that was not searched yet, up to HEAD; "" if it has none."""
-        if self._searched >= HEAD:
-            return ""
-        data = _head(next(_logs(turn)), self._searched)
-        end = self._searched + len(data)
-        self._searched = end if end >= HEAD else max(self._searched, end - LINE)
-        return find_url(_text(data), _patterns(turn).get("url"))
-
-    def _rate(self, now: float, step: int | None) -> float | None:
+    def _rate(self, now: float, step: int) -> float | None:
         """Return the steps per second of the last minute; None if no two steps are known.
 
         The first read does not count: it comes as soon as there is output, perhaps in the middle of several steps that
         are printed at once.
         """
-        if step is None or not self._began:
-            self._began = step is not None
+        if not self._began:
+            self._began = True
             return None
         if self._steps and step < self._steps[-1][1]:  # such as a step of an evaluation
             self._steps.clear()
@@ -104,65 +91,66 @@ def final_progress(turn: Turn) -> tuple[Progress | None, int]:
     Returns:
         None, and 0, if its output names no step.
     """
-    state = turn.state
+    state, log = turn.state, _log_of(turn)
+    came, reported = Progress(), set[str]()
     saved, _ = stored.load(turn.record.directory, state)
-    found = _merge(saved, _last_progress(turn) or Progress())
-    if not found.url:
-        found = replace(found, url=ProgressReader().read_url(turn))
-    if found.step is None:
-        return found or None, 0
-    pattern = _patterns(turn).get("step")
-    heads = (first_step(_text(_head(log)), pattern) for log in _logs(turn))
-    first = next((step for step in heads if step is not None), None)
-    repeated = max(0, state.reached - first + 1) if state.reached is not None and first is not None else 0
-    return replace(found, rate=saved.rate, first_step=first), repeated
+    first, end = _read_lines(log, 0, whole=True)
+    parts = [_ask(turn, first, reported)]
+    if end < _length(log):
+        last, _ = _read_lines(log, _length(log) - BATCH, whole=True)
+        parts += [saved, _ask(turn, last, reported)]
+    else:
+        parts.insert(0, saved)
+    for part in parts:
+        came = came if part is None else came.followed_by(part)
+    if came.step is None:
+        return came or None, 0
+    repeated = state.reached is not None and came.first_step is not None
+    return came, max(0, (state.reached or 0) - (came.first_step or 0) + 1) if repeated else 0
 
 
-def _last_progress(turn: Turn) -> Progress | None:
-    """Return the progress of the first worker whose output names a step; else of the first that says anything.
-
-    Returns:
-        None if no worker has written anything, or only a line that is longer than what is searched.
-    """
-    patterns, other = _patterns(turn), None
-    for log in _logs(turn):
-        if not (text := tail(log, TAIL)):
-            continue
-        found = read_progress(text, patterns)
-        if found.step is not None:
-            return found
-        other = other or found
-    return other
-
-
-def _merge(earlier: Progress, found: Progress) -> Progress:
-    """Return what later output says, with the earlier numbers that it does not repeat."""
-    step = earlier.step if found.step is None else found.step
-    epoch = earlier.epoch if found.epoch is None else found.epoch
-    return replace(found, step=step, epoch=epoch, loss=found.loss or earlier.loss, url=found.url or earlier.url)
-
-
-def _logs(turn: Turn) -> Iterator[Path]:
-    state = turn.state
-    return (turn.record.output_log(state.attempt, worker) for worker in state.run.workers)
-
-
-def _head(log: Path, start: int = 0) -> bytes:
-    """Return the first HEAD bytes of an output, from `start` on."""
+def _ask(turn: Turn, lines: list[str], reported: set[str]) -> Progress | None:
+    """Return what the plugins find in the lines; None if they find nothing. A plugin that fails is reported once."""
+    found: Progress | None = None
     try:
-        with log.open("rb") as file:
-            file.seek(start)
-            return file.read(HEAD - start)
-    except FileNotFoundError:
-        return b""
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace").replace("\r", "\n")
-
-
-def _patterns(turn: Turn) -> Mapping[Quantity, str | None]:
-    try:
-        return {**PATTERNS, **turn.job.watch.progress}
+        job = turn.job
     except TpuxError:  # the attempt of a job that cannot be opened any more ends too
-        return PATTERNS
+        return None
+    for name, answer in turn.plugins.call_each(job, spec.progress, job=job, config=None, lines=lines):
+        if not isinstance(answer, TpuxError):
+            found = answer if found is None else found.followed_by(answer)
+        elif name not in reported:
+            reported.add(name)
+            turn.log(f"{answer.message}; continuing without it")
+    return found
+
+
+def _read_lines(log: Path, start: int, *, whole: bool = False) -> tuple[list[str], int]:
+    """Return the lines of an output from an offset on, and the offset after them.
+
+    Args:
+        log: the output.
+        start: the offset.
+        whole: the first `BATCH` bytes from there, with a last line that has no end; otherwise the last `BATCH` bytes of
+            all complete lines, and a line of a progress bar ends with a carriage return, too.
+    """
+    length = _length(log)
+    start = max(0, start if whole else max(start if start <= length else 0, length - BATCH))
+    if start >= length:
+        return [], start
+    with log.open("rb") as file:
+        file.seek(start)
+        data = file.read(BATCH)
+    if not whole:
+        data = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
+    text = data.decode(errors="replace").replace("\r", "\n")
+    return text.removesuffix("\n").split("\n") if text else [], start + len(data)
+
+
+def _log_of(turn: Turn) -> Path:
+    """Return the output of the first worker that runs the command."""
+    return turn.record.output_log(turn.state.attempt, turn.state.run.workers[0])
+
+
+def _length(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0

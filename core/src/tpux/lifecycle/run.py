@@ -12,12 +12,21 @@ from tpux.lifecycle.attempt import open_programs, open_workers, resets_restarts,
 from tpux.lifecycle.decision import after_attempt, plugin_failure
 from tpux.lifecycle.endings import drain_output, known, read_notices, record_end, record_notice
 from tpux.lifecycle.finished import Collection, FinishedCheck
+from tpux.lifecycle.left import LeftProcesses, may_have_left
 from tpux.lifecycle.machines import inspect_machines
+from tpux.lifecycle.monitors import Monitors
 from tpux.lifecycle.progress import ProgressReader
-from tpux.lifecycle.resources import ResourceMonitor
+from tpux.lifecycle.repetition import without_progress
 from tpux.lifecycle.stop import terminate
 from tpux.lifecycle.turn import Next, Phase, Turn
-from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, verdict
+from tpux.lifecycle.verdict import (
+    Unanswered,
+    had_finished,
+    is_own_mistake,
+    notice_failure,
+    reported_finished,
+    verdict,
+)
 from tpux.model.events import AttemptRunning, AttemptTerminating
 from tpux.model.failures import Failure, Finished
 from tpux.model.job import Job
@@ -30,6 +39,8 @@ from tpux.remote.tasks import WAIT_FOR_ANSWERS
 from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
+QUICK_GRACE = 5.0
+"""Observed seconds of `watch.verdict_grace` after a mistake that the program itself states."""
 WAIT_FOR_LAST_OUTPUT = 60.0
 """Real seconds to wait for the final output of machines that are gone."""
 SILENT, VERDICT = "silent", "verdict"
@@ -56,9 +67,11 @@ class Running(Phase):
         self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
         self.failure: Failure | None = None
+        self._provisional: Failure | Finished | None = None
         self._drained = False  # the output was fetched after the end of all processes
         self._contact = loss.Contact()
         self._stragglers = loss.Stragglers()
+        self._left = LeftProcesses()
         self._progress = ProgressReader()
         self._stacks: StackSaver | None = None
 
@@ -68,7 +81,7 @@ class Running(Phase):
         self._calls: WorkerCalls[Status] = turn.workers.calls(POLL)
         self._collection = Collection(turn, self._unanswered)
         self._finished = FinishedCheck(turn, self._collection, self._unanswered)
-        self._resources = ResourceMonitor(turn)
+        self._monitors = Monitors(turn)
         self._begun = True
 
     def is_quiet(self, now: float) -> bool:
@@ -86,8 +99,8 @@ class Running(Phase):
         ending = bool(turn.state.endings or turn.termination.begun or self.failure)
         news = self._poll(turn, ask_all=ending)  # an end is noticed sooner by asking
         self._progress.update(turn, news=news)
-        self._resources.update(turn)
-        self.failure = notice_failure(turn) or self.failure or turn.state.run.failure
+        self._monitors.update(turn)
+        self.failure = notice_failure(turn) or self.failure or turn.state.run.failure or self._monitors.failure
         self._collection.begin_ended(turn)
         collecting = self._collecting = self._collection.advance(turn)
         if turn.clock.monotonic() >= self._contact.inspect_at and self._are_lost(turn):
@@ -121,11 +134,11 @@ class Running(Phase):
     def _next_duty(self, turn: Turn, running: Set[int]) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
         state, workers, contact = turn.state, turn.workers, self._contact
-        wrong = workers.unreachable or contact.doubt or contact.inspection.plugin_error or self._resources.problem
+        wrong = workers.unreachable or contact.doubt or contact.inspection.plugin_error or self._monitors.problem
         started = state.run.running and self.poller.polls.keys() >= running
         if wrong or state.endings or not started or workers.threads.busy():
             return 0.0
-        return min(contact.inspect_at, self._progress.next_at, self._resources.next_at)
+        return min(contact.inspect_at, self._progress.next_at, self._monitors.next_at)
 
     def _observe_silence(self, turn: Turn) -> float:
         """Return for how many seconds no worker was observed to write anything; 0 if that does not matter."""
@@ -154,7 +167,7 @@ class Running(Phase):
         """Show which plugin fails, or which workers are unreachable for more than a moment, or short of something."""
         inspect_error = self._contact.inspection.plugin_error
         problem = turn.workers.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
-        problem = problem or self._contact.doubt or loss.unreachable_report(turn) or self._resources.problem
+        problem = problem or self._contact.doubt or loss.unreachable_report(turn) or self._monitors.problem
         hint = "" if problem else self._stragglers.hint
         problem = problem or self._stragglers.problem
         turn.waiting(f"attempt {turn.state.attempt}" + (f": {problem}" if problem else ""), hint=hint)
@@ -296,6 +309,12 @@ class Running(Phase):
 
     def _finish(self, turn: Turn) -> Next:
         """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
+        if may_have_left(turn, self.failure):
+            if self._collecting is not None:
+                return Next(after=self._collecting)
+            finished = reported_finished(turn, self._contact.inspection, self._unanswered)
+            if (delay := self._left.check(turn, finished=finished)) is not None:
+                return Next(after=delay)
         if (delay := terminate(turn)) is not None and not turn.workers.unreachable:
             return Next(after=delay)
         if not self._drained:
@@ -324,6 +343,10 @@ class Running(Phase):
         interval = min(loss.VERDICT_POLL, grace)
         if suspected := policy.may_be_preempted(codes, announced=announced, unreachable=unreachable):
             read_notices(turn, interval)
+            if self._provisional is None:
+                self._provisional = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
+            if is_own_mistake(turn, self._contact.inspection, self._provisional):
+                grace = min(grace, QUICK_GRACE)
         elif all(code == 0 for code, _ in codes):
             return None
         checked = turn.workers.observed.observe(VERDICT, interval) if suspected else grace
@@ -339,12 +362,19 @@ class Running(Phase):
             return machines.status.poll_after
         if checked >= grace:
             return None
-        turn.waiting(f"the command has ended on all workers; checking for {grace:.0f} s whether they are preempted")
+        said, hint = "the command has ended on all workers", ""
+        if isinstance(found := self._provisional, Failure):
+            said = "the command has failed" + (f" on worker {found.worker}" if found.worker is not None else "")
+            said += f", {found.evidence}"
+            hint = f"to start it again without waiting: tpux restart {turn.number}; to end it: tpux stop {turn.number}"
+        turn.waiting(f"{said}; checking for {grace:.0f} s whether the machines are preempted", hint=hint)
         return interval
 
     def _end_attempt(self, turn: Turn) -> Next:
         """Write how the attempt ended, and return what follows."""
         ended = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
+        if isinstance(ended, Failure):
+            ended = without_progress(turn, ended)
         broken = sorted(name for name, worker in self._unanswered if worker is None)
         if isinstance(ended, Failure) and broken:
             note = f"not asked, because broken: {', '.join(broken)} (tpux plugins list)"

@@ -11,7 +11,7 @@ from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose
 from tpux.lifecycle.stop import stopped, terminate
 from tpux.lifecycle.turn import Next, Phase, Turn
-from tpux.lifecycle.worker_setup import Peers, set_up_worker
+from tpux.lifecycle.worker_setup import Peers, Progress, set_up_worker
 from tpux.model.events import StateChanged
 from tpux.model.failures import Failure
 from tpux.model.job import is_url
@@ -30,6 +30,8 @@ class SettingUp(Phase):
     def restart(self) -> None:
         """Begin again; the steps that were done are not done again: each has its name."""
         self._tasks: TaskGroup[Failure | Outputs | None] | None = None
+        self._modules: list[str] = []
+        self._progress: dict[int, Progress] = {}
         self._commanded: list[Worker] = []
         self._search: CheckpointSearch | None = None
         self._inspect_at = 0.0
@@ -53,6 +55,8 @@ class SettingUp(Phase):
             last = _failure(turn, tasks) or failure  # with the error of the last login
             return record_failure(turn, last) if delay is None else Next(after=delay)
         if delay is not None:
+            if not problem and (news := self._slow_module()):
+                turn.waiting(news)
             return Next(after=delay)
         if turn.state.setup_only:
             return stopped(turn, "workers set up")
@@ -70,7 +74,8 @@ class SettingUp(Phase):
         modules = [name for name in turn.job.modules if (not names and updated is None) or name in names]
         self._commanded = [] if only is not None else command_workers(turn)
         peers = Peers(turn, self._commanded)
-        tasks = {worker.index: set_up_worker(turn, worker, modules, peers) for worker in workers}
+        self._modules, self._progress = modules, {worker.index: Progress() for worker in workers}
+        tasks = {one.index: set_up_worker(turn, one, modules, peers, self._progress[one.index]) for one in workers}
         urls = [directory for directory in turn.state.outputs[::-1] if is_url(directory)]
         if urls and only is None and not turn.state.from_scratch:
             self._search = CheckpointSearch(urls)
@@ -101,6 +106,18 @@ class SettingUp(Phase):
             self.restart()
             return Next()
         return None
+
+    def _slow_module(self) -> str:
+        """Return how far the first module is that takes long on a worker; "" if none does."""
+        at = {index: (one.module, one.step) for index, one in self._progress.items() if one.step}
+        slow = min(at, key=lambda index: (self._modules.index(at[index][0]), index), default=None)
+        if slow is None:
+            return ""
+        module, step = at[slow]
+        ended = self._tasks.results.keys() if self._tasks else set()
+        later = {*self._modules[self._modules.index(module) + 1 :]}
+        ready = sum(index in ended or one.module in later for index, one in self._progress.items())
+        return f"{module}: ready on {ready} of {len(self._progress)} workers (worker {slow}: {step})"
 
     def _resume_point(self, turn: Turn, tasks: TaskGroup[Failure | Outputs | None]) -> ResumePoint:
         """Return the newest output of an earlier attempt that all its workers have, or that is in storage."""

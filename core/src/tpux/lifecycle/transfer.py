@@ -5,7 +5,7 @@ Each of the two jobs writes its own events, and reads the other's:
 | event | of | from then on |
 |---|---|---|
 | `created`, with `takes_over` | the taker | it requests the machines of the giver |
-| `transfer-started` | the giver | it does nothing with them, and waits for the taker |
+| `request-accepted`, with `agreed` | the giver | it does nothing with them, and waits for the taker |
 | `taken-over` | the taker | it holds them, and has to release them; its allocator changes labels and leases |
 | `allocated` | the taker | their labels name it |
 | `transferred` | the giver | it holds none |
@@ -24,7 +24,7 @@ from tpux.errors import UsageError
 from tpux.lifecycle.decision import record_failure
 from tpux.lifecycle.open import OpenedJob, differences_of_machines, open_job, owner_labels
 from tpux.lifecycle.turn import Next, Turn
-from tpux.model.events import TakenOver, TransferCancelled, Transferred, TransferStarted
+from tpux.model.events import RequestAccepted, TakenOver, Transferred
 from tpux.model.failures import Failure
 from tpux.store import requests
 from tpux.store.record import Record
@@ -153,19 +153,18 @@ def is_unconfirmed(turn: Turn) -> bool:
 # --- the giver ----------------------------------------------------------------------------------
 
 
-def begin(turn: Turn, taker: str) -> None:
-    """Agree that another job takes over the machines, unless the job needs them, or the other one does not any more.
+def is_agreed(turn: Turn, taker: str) -> bool:
+    """Return whether another job may take over the machines: it still waits for them, and this job does not need them.
 
     Args:
         turn: the step of the job that holds them.
         taker: the other job, which reads from this job's state whether it agrees.
     """
     record = turn.store.record(taker)
-    if refusal(turn.state, taker) or turn.state.transfer_to == taker or not record.directory.is_dir():
-        return
+    if refusal(turn.state, taker) or not record.directory.is_dir():
+        return False
     state = record.refresh()
-    if state.takes_over == turn.state.id and state.waits_for_takeover:
-        turn.write(TransferStarted(to=taker))
+    return state.takes_over == turn.state.id and state.waits_for_takeover
 
 
 def hand_over(turn: Turn) -> Next:
@@ -179,7 +178,7 @@ def hand_over(turn: Turn) -> Next:
         turn.waiting(f"job {int(taker.id)} is taking over the machines")
         return Next(after=CONFIRM_POLL)
     if taker is None or not holds:
-        turn.write(TransferCancelled())
+        turn.write(RequestAccepted(action="transfer", number=0))
         return Next()
     turn.write(Transferred(to=taker.id, token=token_hex(2)))
     turn.log(f"job {int(taker.id)} has taken over the machines")

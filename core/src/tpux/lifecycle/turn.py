@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle.errors import JobErrors
-from tpux.lifecycle.open import OpenedJob
+from tpux.lifecycle.open import OpenedJob, with_tpu
 from tpux.model.events import Event, RequestAccepted, StateChanged, Waiting
 from tpux.model.job import Job
 from tpux.model.json import JsonValue
@@ -248,6 +248,12 @@ class Turn:
 
 
 def _describe(job: Job, state: State) -> Job:
-    """Return a job as plugins see it now: the attempt, the stage and the answers of `resolve` follow its state."""
+    """Return a job as plugins see it now.
+
+    The attempt, the stage, the answers of `resolve`, and what its rule has chosen of the section `tpu` follow its
+    state.
+    """
     resolved = {**job.resolved, **state.resolved}
-    return replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
+    return replace(
+        with_tpu(job, state.tpu), attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token
+    )

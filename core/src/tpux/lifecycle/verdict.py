@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tpux.errors import TpuxError
-from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded
+from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded, runs_on
 from tpux.lifecycle.turn import Turn
 from tpux.model.failures import ENDED_BY_TPUX, Failure, FailureKind, Finished
 from tpux.model.job import Attempt, WorkerExit
@@ -23,7 +23,7 @@ from tpux.plugin.guard import PluginError
 SIGKILLED = 137
 Unanswered = dict[tuple[str, "int | None"], str]
 """Why a detector could not be asked whether the program finished, by its name and the worker; None: not about one."""
-LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
+LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "service", "program", "unknown", "incomplete"})
 """Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
 NO_REASON = Failure("unknown", evidence="the attempt ended without a reason")
 
@@ -56,13 +56,45 @@ def verdict(
     if outranking and (was_signalled or not section.finished_by):
         return outranking
     reports, findings = ask_detectors(turn, machines, unanswered)
-    if early_failure is not None:
+    if early_failure is not None and not runs_on(turn):
         reports = _before_the_end(reports, early_failure, _exits(turn))
     if not was_signalled and (finished := finished_before(reports, failed)):
         return finished
     if exited_with_0(turn) and not failed and outranking is None:
         return _incomplete(turn, unanswered)
-    return outranking or root_cause(findings, failed)
+    return outranking or _unmasked(turn, machines, root_cause(findings, failed), unanswered)
+
+
+def is_own_mistake(turn: Turn, machines: Inspection, found: Failure | Finished | None) -> bool:
+    """Return whether each program that failed states an exception of its own, which no preemption explains."""
+    own = [ended for ended in attempt_for_detectors(turn, machines).endings if ended.failed]
+    stated = bool(own) and all(ended.code == 1 and ended.exception() for ended in own)
+    calm = not turn.workers.unreachable and not any(ending.signal for ending in turn.state.endings.values())
+    return stated and calm and isinstance(found, Failure) and found.kind == "program" and not found.symptom
+
+
+def _unmasked(turn: Turn, machines: Inspection, cause: Failure, unanswered: Unanswered) -> Failure:
+    """Return the cause on a worker that tpux ended, where those that ended by themselves have symptoms only.
+
+    What its program printed until then counts. Without a cause the hint names the workers that were silent.
+    """
+    endings = turn.state.endings
+    if not cause.symptom or len(turn.state.run.workers) == 1:
+        return cause
+    own = [ending.at for ending in endings.values() if ending.reason != ENDED_BY_TPUX]
+    until = min(own, default=0.0) + turn.job.watch.straggler_grace  # no program was ended before that
+    cut_off = [
+        replace(ended, code=None, ended_by_tpux=False, until=until) for ended in _exits(turn) if ended.ended_by_tpux
+    ]
+    if cut_off:
+        _, findings = ask_detectors(turn, machines, unanswered, cut_off)
+        if causes := [finding for finding in findings if not finding.symptom]:
+            return replace(min(causes, key=_rank), others=len(own))
+    silent = "".join(
+        f"; worker {one.worker} had not ended: tpux logs {turn.number} --worker {one.worker}" for one in cut_off
+    )
+    stated = "" if turn.workers.unreachable else "no worker states a cause; "
+    return replace(cause, hint=f"{stated}{cause.hint}{silent}")
 
 
 def _incomplete(turn: Turn, unanswered: Unanswered) -> Failure:
@@ -82,13 +114,22 @@ def _before_the_end(reports: Sequence[Finished], failure: Failure, exits: Sequen
     return [one for one in reports if one.worker in by_themselves or (one.at is not None and one.at < since)]
 
 
-def ask_detectors(turn: Turn, machines: Inspection, unanswered: Unanswered) -> tuple[list[Finished], list[Failure]]:
+def ask_detectors(
+    turn: Turn, machines: Inspection, unanswered: Unanswered, cut_off: Sequence[WorkerExit] = ()
+) -> tuple[list[Finished], list[Failure]]:
     """Return what the detectors say: that the program has finished, from those that the job trusts, and failures.
+
+    Args:
+        turn: the step.
+        machines: what the allocator last said about them.
+        unanswered: receives which detectors could not be asked.
+        cut_off: the ends that they are asked about in place of all.
 
     Raises:
         PluginError: a plugin's `classify_failure` failed.
     """
     job, attempt = turn.job, attempt_for_detectors(turn, machines)
+    attempt = replace(attempt, endings=tuple(cut_off) or attempt.endings)
     reports: list[Finished] = []
     findings: list[Failure] = []
     for name, answers in turn.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
@@ -119,7 +160,7 @@ def _unknown_worker(turn: Turn, name: str, answers: Sequence[Failure | Finished]
 def attempt_for_detectors(turn: Turn, machines: Inspection) -> Attempt:
     """Return the current attempt as far as it is known."""
     state, exits = turn.state, (*_exits(turn), *_without_end(turn, machines))
-    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected)
+    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected, state.action.solve)
 
 
 def failed_exits(turn: Turn) -> list[Failure]:
@@ -180,6 +221,14 @@ def had_finished(turn: Turn, machines: Inspection, early_failure: Failure | None
     """Return whether the program had finished before its machines were lost, as a detector says that the job trusts."""
     trusts = bool(turn.job.command.finished_by)
     return trusts and isinstance(verdict(turn, machines, early_failure, unanswered), Finished)
+
+
+def reported_finished(turn: Turn, machines: Inspection, unanswered: Unanswered) -> bool:
+    """Return whether a detector that the job trusts says that the program has finished."""
+    if not turn.job.command.finished_by:
+        return False
+    reports, _ = ask_detectors(turn, machines, unanswered)
+    return finished_before(reports, failed_exits(turn)) is not None
 
 
 def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure:

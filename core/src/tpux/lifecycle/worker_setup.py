@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 from tpux.backoff import Backoff
@@ -22,15 +23,38 @@ from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.remote import job_runs, process
 from tpux.remote.markers import IN_PROGRESS, fingerprint, has_check, marker_path, stale_reason
 from tpux.remote.steps import GRACE, KILL_TIMEOUT
-from tpux.remote.tasks import DoneSteps, WorkerTask, describe_failure, retry_unreachable, run_steps, write_marker
+from tpux.remote.tasks import (
+    DoneSteps,
+    WorkerTask,
+    describe_failure,
+    retry_unreachable,
+    run_steps,
+    step_title,
+    write_marker,
+)
 from tpux.remote.termination import CHECK_EVERY, end_run
 
 LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
+FINAL = 78
+"""The exit code of a step that another try does not help: `EX_CONFIG` of sysexits."""
 _NOT_RETRIED = (HostUnreachableError, PluginError, UnusablePluginError, JobNotOpenedError)
 _STEP_OF_ROUND = re.compile(r"r(\d+)-")
+
+
+@dataclass
+class Progress:
+    """How far the set-up of one worker is; its task writes it, in a thread of its own.
+
+    Attributes:
+        module: the module that is checked or set up; "" before the first and after the last.
+        step: the step that takes long; "" if none does.
+    """
+
+    module: str = ""
+    step: str = ""
 
 
 class Peers:
@@ -54,7 +78,9 @@ class Peers:
         return reachable_workers(self._turn.plugins, self._turn.machines, self._turn.job)
 
 
-def set_up_worker(turn: Turn, worker: Worker, modules: list[str], peers: Peers) -> WorkerTask[Failure | Outputs | None]:
+def set_up_worker(
+    turn: Turn, worker: Worker, modules: list[str], peers: Peers, progress: Progress
+) -> WorkerTask[Failure | Outputs | None]:
     """Set up one worker, module by module; return the failure of the first that could not be set up.
 
     Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
@@ -65,19 +91,22 @@ def set_up_worker(turn: Turn, worker: Worker, modules: list[str], peers: Peers) 
         worker: the worker.
         modules: the modules, in their order.
         peers: all workers of the job, and which of them run the command.
+        progress: is kept up to date.
     """
     failure = yield from _try_repeatedly(turn, worker, "machine", lambda _: _reserve_machine(turn, worker))
     for name in modules:
         if failure is not None:
             break
+        progress.module, progress.step = name, ""
         try:
-            failure = yield from _set_up_module(turn, worker, name, peers)
+            failure = yield from _set_up_module(turn, worker, name, peers, progress)
         except PluginError as error:
             if not turn.errors.is_last_try(error):
                 raise
             return plugin_failure(error, worker.index)
     if failure is not None:
         return failure
+    progress.module = progress.step = ""
     if worker not in peers.commanded:
         return None
     return (yield from find_outputs(turn, worker, checkpoints=worker == peers.commanded[0]))
@@ -129,7 +158,7 @@ def _try_repeatedly(
         turn: the step.
         worker: which worker.
         what: the part, for people: the module's name.
-        task: takes the number of the try; another failure than of set-up is final.
+        task: takes the number of the try; another failure than of set-up is final, and so is one with the code `FINAL`.
 
     Returns:
         The failure of the last try; None if one has succeeded.
@@ -153,14 +182,14 @@ def _try_repeatedly(
             turn.log(f"worker {worker.index}: {what}: {error.message}")
             disks = f"its disks: tpux exec {turn.number} --worker {worker.index} -- df -h . /tmp"
             failure = _failure(turn, worker, what, error.message, error.hint, disks)
-        if failure is None or failure.kind != "setup":
+        if failure is None or failure.kind != "setup" or failure.code == FINAL:
             break
     return failure
 
 
-def _failure(turn: Turn, worker: Worker, what: str, evidence: str, *hints: str) -> Failure:
+def _failure(turn: Turn, worker: Worker, what: str, evidence: str, *hints: str, code: int | None = None) -> Failure:
     hint = "; ".join(filter(None, [*hints, f"then: tpux resume {turn.number}"]))
-    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=turn.clock.now())
+    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=turn.clock.now(), code=code)
 
 
 def _reserve_machine(turn: Turn, worker: Worker) -> WorkerTask[Failure | None]:
@@ -179,7 +208,9 @@ def _reserve_machine(turn: Turn, worker: Worker) -> WorkerTask[Failure | None]:
     return Failure("config", worker.index, evidence, "give each machine once", at=turn.clock.now())
 
 
-def _set_up_module(turn: Turn, worker: Worker, name: str, peers: Peers) -> WorkerTask[Failure | None]:
+def _set_up_module(
+    turn: Turn, worker: Worker, name: str, peers: Peers, progress: Progress
+) -> WorkerTask[Failure | None]:
     """Check one module, set it up if the check fails, and check it again; return the failure of the last try.
 
     Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
@@ -190,32 +221,37 @@ def _set_up_module(turn: Turn, worker: Worker, name: str, peers: Peers) -> Worke
         worker: the worker.
         name: the module.
         peers: all workers of the job.
+        progress: gets the step that takes long.
     """
     marker = fingerprint(turn.job.sections.get(name))
     done = DoneSteps()
 
     def one_try(number: int) -> WorkerTask[Failure | None]:
         nonlocal done
-        if (yield from _is_ready(turn, worker, name, marker, number)):
+        if (yield from _is_ready(turn, worker, name, marker, number, progress)):
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.
         yield from write_marker(turn.workers, worker, name, IN_PROGRESS)
         done = done if number % 2 == 0 else DoneSteps(f"{name}-{spec.setup.__name__}-{number}")
-        failed = yield from _run_hook(turn, worker, name, spec.setup, number, done=done, peers=peers.peers_of(worker))
+        others = peers.peers_of(worker)
+        failed = yield from _run_hook(turn, worker, name, spec.setup, number, progress, done=done, peers=others)
         when = ""
         if failed is None:
             done, when = DoneSteps(), "not ready after its set-up: "
-            failed = yield from _run_hook(turn, worker, name, spec.check, number, again=True)
+            failed = yield from _run_hook(turn, worker, name, spec.check, number, progress, again=True)
         if failed is None:
             yield from write_marker(turn.workers, worker, name, marker)
             return None
         output = f"all of its output: tpux logs {turn.number} --module {name} --worker {worker.index}"
-        return _failure(turn, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output)
+        code = FINAL if failed[1].code == FINAL else None
+        return _failure(turn, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output, code=code)
 
     return (yield from _try_repeatedly(turn, worker, name, one_try))
 
 
-def _is_ready(turn: Turn, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
+def _is_ready(
+    turn: Turn, worker: Worker, name: str, marker: bytes, number: int, progress: Progress
+) -> WorkerTask[bool]:
     """Return whether the module was set up with this config, or never by tpux, and its check succeeds.
 
     What `tpux restart` sets up has changed, so it is not checked before.
@@ -226,12 +262,13 @@ def _is_ready(turn: Turn, worker: Worker, name: str, marker: bytes, number: int)
         name: the module.
         marker: the marker of the module's present config.
         number: the number of the try, from 1.
+        progress: gets the step that takes long.
     """
     if number == 1 and name in (turn.state.modules_to_set_up or ()):
         return False
     found = yield from retry_unreachable(turn.workers, worker, lambda host: host.read((marker_path(name), 0))[0])
     stale = stale_reason(found, marker, has_check=has_check(turn.plugins, name))
-    if stale or (yield from _run_hook(turn, worker, name, spec.check, number)) is not None:
+    if stale or (yield from _run_hook(turn, worker, name, spec.check, number, progress)) is not None:
         return False
     if found is None:
         yield from write_marker(turn.workers, worker, name, marker)  # from now on a change of the config is noticed
@@ -244,6 +281,7 @@ def _run_hook(
     name: str,
     hook: Callable[..., Steps],
     number: int,
+    progress: Progress,
     *,
     again: bool = False,
     done: DoneSteps | None = None,
@@ -254,8 +292,12 @@ def _run_hook(
     header = f"round {turn.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
     at_once = hook is spec.check
-    return (
-        yield from run_steps(
-            turn.workers, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once
-        )
+
+    def lasts(step: Step) -> None:
+        progress.step = step_title(step)
+
+    failed = yield from run_steps(
+        turn.workers, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once, lasts=lasts
     )
+    progress.step = ""
+    return failed

@@ -10,7 +10,7 @@ A change that an older reader would misread needs a higher `version` of that typ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tpux.model import json
@@ -18,6 +18,7 @@ from tpux.model.failures import Failure, FailureKind
 from tpux.model.json import JsonValue
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
+from tpux.model.states import JobState, RequestAction
 
 EVENT_TYPES: dict[str, type[Event]] = {}
 """The classes of this module by their `type`."""
@@ -30,12 +31,16 @@ class Event:
     Attributes:
         type: the name of the event type.
         version: the format of this type; raised when an older tpux would misread it.
-        at: when it was written, in seconds since the epoch; `Record.write` fills it in.
+        at: when it was written, in seconds since the epoch. `Record.write` fills in this and the next two.
+        attempt: the number of the job's attempt, from 1; 0 before the first.
+        stage: how many times the job was resumed since it last started from scratch.
     """
 
     type: ClassVar[str] = ""
     version: ClassVar[int] = 1
     at: float = 0.0
+    attempt: int = 0
+    stage: int = 0
 
     def __init_subclass__(cls) -> None:
         if cls.type:
@@ -46,8 +51,7 @@ class Event:
 
         Fields that have their default are in it too: the next version may have another default.
         """
-        facts = {field.name: json.dump(getattr(self, field.name)) for field in fields(self)}
-        return {"type": self.type, "version": self.version, **facts}
+        return {"type": self.type, "version": self.version, **json.dump_fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +70,6 @@ class UnknownEvent(Event):
 
 
 # --- the job ------------------------------------------------------------------------------------
-
-JobState = Literal[
-    "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
-]
-RequestAction = Literal["stop", "resume", "rerun", "setup", "delete", "transfer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +116,8 @@ class StateChanged(Event):
         reapply: to `recovering`: the machines are released and requested again first.
         solve: to `recovering`: the solvers repair the workers first.
         until: to `recovering`: when the backoff ends, in seconds since the epoch.
+        tpu: to `recovering`: the keys of the section `tpu` that override the config's for the machines that are
+            requested next, as the rule's plugin wants.
     """
 
     type = "state-changed"
@@ -129,6 +130,7 @@ class StateChanged(Event):
     reapply: bool = False
     solve: bool = False
     until: float | None = None
+    tpu: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.to == "recovering" and None in (self.kind, self.restart, self.until):
@@ -171,7 +173,8 @@ class RequestAccepted(Event):
 
     Attributes:
         action: what was requested.
-        number: the number of the request; earlier ones that have no event of their own were replaced by this one.
+        number: the number of the request; earlier ones that have no event of their own were replaced by this one. 0 if
+            a takeover has ended without the machines, which nobody has requested.
         release: stop: release the machines now.
         force: delete: remove the record even if the machines cannot be released.
         keep: stop, setup: keep the machines until a user releases them.
@@ -180,7 +183,9 @@ class RequestAccepted(Event):
         only: setup: the modules to set up; all if empty.
         workers: setup: the workers to set up; all if empty.
         skip_setup: resume: on machines that the last attempt ran on, set up only what was updated since.
-        to: transfer: the job that takes over the machines.
+        backoff_skipped: resume, rerun: it has ended the backoff of a recovering job.
+        to: transfer: the job that is to take over the machines; empty if it has ended without them.
+        agreed: transfer: from here on this job neither releases nor uses the machines.
     """
 
     type = "request-accepted"
@@ -194,7 +199,9 @@ class RequestAccepted(Event):
     only: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
     skip_setup: bool = False
+    backoff_skipped: bool = False
     to: str = ""
+    agreed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,13 +242,6 @@ class ConfigChanged(Event):
     changed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackoffSkipped(Event):
-    """A user's resume or rerun has ended the backoff of a recovering job."""
-
-    type = "backoff-skipped"
-
-
 # --- its machines -------------------------------------------------------------------------------
 
 
@@ -271,25 +271,6 @@ class Allocated(Event):
     type = "allocated"
     allocation: Allocation
     saved_state: Mapping[str, JsonValue] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferStarted(Event):
-    """Another job is about to take over the machines: from here on this job neither releases nor uses them.
-
-    Attributes:
-        to: the other job, created with `takes_over`.
-    """
-
-    type = "transfer-started"
-    to: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferCancelled(Event):
-    """The other job has ended, or was deleted, before it took over the machines: they are this job's as before."""
-
-    type = "transfer-cancelled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,14 +379,9 @@ class AttemptStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRunning(Event):
-    """The command was confirmed to have started on all its workers.
-
-    Attributes:
-        attempt: the attempt's number.
-    """
+    """The command was confirmed to have started on all its workers."""
 
     type = "attempt-running"
-    attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,7 +389,6 @@ class WorkerExited(Event):
     """The command has ended on one worker.
 
     Attributes:
-        attempt: the attempt's number.
         worker: the worker's number.
         code: the exit code, 128 + n after signal n; null if it is unknown.
         reason: why it ended, if that is known beyond the exit code.
@@ -422,7 +397,6 @@ class WorkerExited(Event):
     """
 
     type = "worker-exited"
-    attempt: int
     worker: int
     code: int | None
     reason: str = ""
@@ -435,13 +409,11 @@ class PreemptionAnnounced(Event):
     """A worker got the notice of a preemption while the command ran; the attempt ends as preempted.
 
     Attributes:
-        attempt: the attempt's number.
         worker: the worker's number.
         evidence: what the worker says about it.
     """
 
     type = "preemption-announced"
-    attempt: int
     worker: int
     evidence: str
 
@@ -451,12 +423,10 @@ class AttemptTerminating(Event):
     """The command is about to be terminated on all workers, because the attempt has failed.
 
     Attributes:
-        attempt: the attempt's number.
         failure: why.
     """
 
     type = "attempt-terminating"
-    attempt: int
     failure: Failure
 
 
@@ -465,7 +435,6 @@ class AttemptEnded(Event):
     """The attempt is over on all workers.
 
     Attributes:
-        attempt: the attempt's number.
         failure: what ended it; null if the program succeeded, or was stopped.
         stopped: a user stopped it.
         restarts_reset: it ran long enough that the job gets all its restarts back.
@@ -476,7 +445,6 @@ class AttemptEnded(Event):
     """
 
     type = "attempt-ended"
-    attempt: int
     failure: Failure | None
     stopped: bool = False
     restarts_reset: bool = False
@@ -486,41 +454,23 @@ class AttemptEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResourceLow(Event):
-    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+class Warned(Event):
+    """Something threatens the program, which runs on: written once for each kind in an attempt.
 
     Attributes:
-        attempt: the attempt's number.
-        resource: `memory`, or `disk` with the path where it is mounted.
+        kind: what a monitor found to be nearly used up, such as `memory`, or `disk` with the path where it is mounted;
+            or `stragglers`: the program has ended with exit code 0 on the other workers, and no other has ended for
+            `watch.straggler_grace`.
         workers: on which workers.
-        message: how much the first of them has left.
+        text: what it is; of a resource, how much the first of the workers has left.
+        hint: the commands that show more, or end it; empty if there are none.
     """
 
-    type = "resource-low"
-    attempt: int
-    resource: str
+    type = "warned"
+    kind: str
     workers: tuple[int, ...]
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StragglersReported(Event):
-    """The program still runs on some workers after it has ended with exit code 0 on the others: once in an attempt.
-
-    It is written when no other worker has ended for `watch.straggler_grace`. The program is not terminated.
-
-    Attributes:
-        attempt: the attempt's number.
-        workers: on which workers it runs.
-        message: the same in words.
-        hint: the commands that show what it does, and end it.
-    """
-
-    type = "stragglers-reported"
-    attempt: int
-    workers: tuple[int, ...]
-    message: str
-    hint: str
+    text: str
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -528,14 +478,12 @@ class Collected(Event):
     """A detector has read what the program left on a worker.
 
     Attributes:
-        attempt: the attempt's number.
         worker: the worker's number.
         plugin: the detector.
         data: what it returned.
     """
 
     type = "collected"
-    attempt: int
     worker: int
     plugin: str
     data: Mapping[str, JsonValue]
@@ -546,6 +494,21 @@ class Collected(Event):
 
 class NewerEventError(ValueError):
     """An event was written by a newer tpux, and this one would misread it."""
+
+
+def _replaced(data: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Return an event of a type that tpux does not write any more as the one that has replaced it."""
+    match data.get("type"):
+        case "resource-low":
+            return {**data, "type": "warned", "kind": data.get("resource"), "text": data.get("message")}
+        case "stragglers-reported":
+            return {**data, "type": "warned", "kind": "stragglers", "text": data.get("message")}
+        case "transfer-started":
+            return {**data, "type": "request-accepted", "action": "transfer", "number": 0, "agreed": True}
+        case "transfer-cancelled":
+            return {**data, "type": "request-accepted", "action": "transfer", "number": 0}
+        case _:
+            return data
 
 
 def from_json(data: object) -> Event:
@@ -560,9 +523,11 @@ def from_json(data: object) -> Event:
     """
     if not isinstance(data, Mapping) or not isinstance(kind := data.get("type"), str) or "at" not in data:
         raise ValueError("not a JSON object with a type and a time")
-    version, event = data.get("version", 1), EVENT_TYPES.get(kind)
+    data = _replaced(data)
+    version, event = data.get("version", 1), EVENT_TYPES.get(str(data["type"]))
     if event is None:
-        return json.build(UnknownEvent, {"at": data.get("at"), "facts": dict(data)})
+        stamp = {name: data[name] for name in ("at", "attempt", "stage") if name in data}
+        return json.build(UnknownEvent, {**stamp, "facts": dict(data)})
     if isinstance(version, int) and version > event.version:
         raise NewerEventError(f"event {kind!r} has version {version}, this tpux knows {event.version}")
     try:

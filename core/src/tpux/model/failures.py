@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump_fields
 
 FailureKind = Literal[
     "preempted",
@@ -14,6 +14,7 @@ FailureKind = Literal[
     "host-lost",
     "unreachable",
     "infra",
+    "service",
     "tpu-busy",
     "out-of-memory",
     "stockout",
@@ -46,6 +47,8 @@ class Failure:
             where no worker has a cause of its own.
         code: the exit code of that worker's program; core fills it in.
         others: how many other workers failed as well; core fills it in.
+        replacements: how often in a row the job may replace its machines for it, and never ones that tpux did not
+            create; None if only the budget of the kind limits that. Since 0.1.
         slices: of a failure of the machines: the slices that were lost; all of them if empty; core fills it in.
     """
 
@@ -58,10 +61,11 @@ class Failure:
     code: int | None = None
     others: int = 0
     slices: tuple[int, ...] = ()
+    replacements: int | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return dump_fields(self)
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,14 @@ class Action:
         restart: `resume` continues from the last checkpoint, `rerun` starts from scratch, None fails the job.
         reapply: release the machines and request new ones first.
         solve: run the solvers on the workers first.
+        tpu: with `reapply`: keys of the section `tpu` that override the config's for the next request of machines, such
+            as another zone. The request after that has the config's again.
     """
 
     restart: Literal["resume", "rerun"] | None = None
     reapply: bool = False
     solve: bool = False
+    tpu: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.restart is None:

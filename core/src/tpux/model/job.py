@@ -186,6 +186,8 @@ class WorkerExit:
         at: when it ended, in seconds since the epoch: by the worker's clock, or when that was observed.
         reason: why the exit code is unknown, or why core ended the program; "" otherwise.
         ended_by_tpux: core ended the program, so its exit code says nothing.
+        until: output that was fetched later, in seconds since the epoch, does not count: core had ended the program.
+            Since 0.1.
     """
 
     worker: int
@@ -194,6 +196,7 @@ class WorkerExit:
     at: float
     reason: str = ""
     ended_by_tpux: bool = False
+    until: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -202,7 +205,7 @@ class WorkerExit:
 
     def tail(self) -> str:
         """Return the last 32 KiB of the log, in which a failure is stated; "" if there is no log."""
-        return program_output.tail(self.log)
+        return program_output.tail(self.log, until=self.until)
 
     def time_of(self, line: str) -> float:
         """Return when a line of `tail` was printed, in seconds since the epoch, as far as is known; at most `at`.
@@ -246,6 +249,7 @@ class Attempt:
         machines: the last answer of the allocator.
         output_dir: its output directory, on the workers.
         collected: what `collect` of each detector returned, by worker and by the detector's name.
+        repaired: the solvers have run on these machines since the attempt before. Since 0.1.
     """
 
     number: int
@@ -253,3 +257,4 @@ class Attempt:
     machines: MachineStatus
     output_dir: str = ""
     collected: Mapping[int, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
+    repaired: bool = False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from tpux.model.failures import Failure
-from tpux.model.json import JsonValue, SavedState
+from tpux.model.json import JsonValue, SavedState, dump_fields
 
 if TYPE_CHECKING:
     from tpux.model.sections import Section, TpuSection
@@ -62,7 +62,7 @@ class Allocation:
         storage: a directory that every worker sees and that outlives them; "" if there is none.
         zone: the zone they are in.
         borrowed: tpux did not create them, so `tpu.release: created` does not release them.
-        costs: whether keeping them costs money; if not, they are not released after a delay.
+        costs: whether keeping them costs money or other people's turn; if not, they are not released after a delay.
         notice: a shell command that waits on a worker until a preemption of it is announced, and then exits with 0;
             its output is the evidence. With any other exit code it is run again, so it may end after some minutes.
             It succeeds at once if the announcement came before it was started. "" if there are no announcements.
@@ -86,14 +86,7 @@ class Allocation:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self) | {"workers": [asdict(worker) for worker in self.workers]})
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, JsonValue]) -> Allocation:
-        """Return the allocation that `to_json` wrote."""
-        fields = dict(data)
-        workers = cast("list[dict[str, JsonValue]]", fields.pop("workers"))
-        return cls(workers=tuple(Worker(**worker) for worker in workers), **fields)  # type: ignore[arg-type]
+        return dump_fields(self)
 
 
 @dataclass(frozen=True)
@@ -110,6 +103,8 @@ class ProvisionRequest:
         saved_state: the `saved_state` of the allocator's last answer.
         attempt: the job's last attempt, 0 before the first.
         resolved: what the allocator's `resolve` returned; it stays the same while the job holds machines.
+        describe_workers: `inspect` is to return `MachineStatus.workers`, since another machine answers than the one of
+            the allocation; otherwise it need not.
         interrupted: an earlier call of `provision` for this request did not return an answer, because it raised an
             exception or its process ended: what it has sent may still take effect. True in each call of `provision`
             until one has returned, and in each call of `release` after that.
@@ -128,6 +123,7 @@ class ProvisionRequest:
     saved_state: SavedState = field(default_factory=dict)
     attempt: int = 0
     resolved: Mapping[str, JsonValue] = field(default_factory=dict)
+    describe_workers: bool = False
     interrupted: bool = False
     previous_owners: Sequence[Mapping[str, str]] = ()
 
@@ -192,6 +188,14 @@ class Orphan:
     command: str
 
 
+@dataclass(frozen=True)
+class OrphanReport:
+    """What the last search for orphans found, and when, in seconds since the epoch."""
+
+    at: float
+    orphans: tuple[Orphan, ...]
+
+
 MachineState = Literal["ready", "waiting", "preempted", "maintenance", "gone", "unknown"]
 
 
@@ -208,6 +212,8 @@ class MachineStatus:
             The program on the others can still save its work; then all machines are released and requested again.
         confirmed: with these three: the machines cannot come back. Otherwise a loss counts only once no worker answers
             on which the program runs, or the answer has been the same for `watch.verdict_grace`.
+        workers: the workers as the cloud describes them now, if the request has `describe_workers`: a rebuilt VM has
+            another host key. None if that is unknown.
     """
 
     state: MachineState
@@ -216,6 +222,7 @@ class MachineStatus:
     details: Mapping[str, str] = field(default_factory=dict)
     lost: Sequence[int] = ()
     confirmed: bool = False
+    workers: Sequence[Worker] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Iterator
@@ -29,18 +30,44 @@ _FATAL = (
     r"|double free or corruption|corrupted (?:size|double-linked list)"
     r"|Segmentation fault|Bus error|Illegal instruction|panicked at"
 )
+# What a line of a failed step says, the likeliest cause last; that is not said of what is known to be a consequence.
+_HTTP = r"(?:40[1347]|429|50[0234])\b"
+_REASONS = (
+    r"(?:^|\W)(?:error|ERROR|E|fatal|Error)\b:? |(?:Error|Exception): ",
+    (
+        rf"\b(?:HTTP|[Ee]rror|status|code|failed|requests?)\b.{{0,60}}\b{_HTTP}"
+        rf"|\b{_HTTP}.{{0,3}}\s(?:[Ee]rror|Client|Server|Unauthorized|Forbidden|Not Found|Too Many)"
+    ),
+    (
+        r"(?:^|\W)(?:[A-Za-z_.]*(?:Error|Exception)|ERROR|[Ee]rror|E|fatal(?: error)?|[Dd]aemon|curl|toomanyrequests):"
+        r" \S|: (?:command )?not found$|^╰─▶ "
+    ),
+)
+_CONSEQUENCE = re.compile(
+    r"No matching distribution|Could not find a version|EOFError|Exception:$|exited?[- ]with|exit (?:code|status)"
+    r"|returned non-zero|Failed to (?:build|fetch|download)|Unable to (?:fetch some|acquire the dpkg)|Retrying \("
+)
+_NO_REASON = re.compile(
+    r"--help|^https?://|^[\s^~|]*$|^\[(?:notice|end)|^(?:note|hint|N|For more|See|Run '|File \")\b", re.IGNORECASE
+)
+_WAY_OUT = re.compile(r"run the following", re.IGNORECASE)
 _MAYBE_FATAL = r": (command )?not found$|\bFATAL\b|\b[Ff]atal(?: error)?: |^Killed$"
 
 
-def tail(log: Path, size: int = TAIL) -> str:
+def tail(log: Path, size: int = TAIL, until: float | None = None) -> str:
     """Return the end of a log, "" if there is none; a progress bar's states are lines of their own.
 
     Args:
         log: the log.
         size: how many bytes are read; an incomplete first line is left out.
+        until: in seconds since the epoch; what was fetched later is left out, as far as that is known.
     """
     try:
-        content, _ = _end_of(log, size)
+        content, start = _end_of(log, size)
+        if until is not None:
+            with suppress(FileNotFoundError):
+                for _, length in itertools.takewhile(lambda entry: entry[0] > until, newest_times(log)):
+                    content = content[: max(0, length - start)]
     except FileNotFoundError:
         return ""
     return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
@@ -153,6 +180,28 @@ def find_line(text: str, pattern: str) -> str:
         return ""
     begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
     return text[begin : end if end >= 0 else len(text)].strip()[:LONGEST]
+
+
+def step_reason(text: str) -> list[str]:
+    """Return the line of a step's output that states why it failed, and the command that it names as the way out.
+
+    Returns:
+        Nothing if no line states a reason.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    rank, number = max(((_reason_rank(line), number) for number, line in enumerate(lines)), default=(0, 0))
+    if not rank:
+        return []
+    found = [lines[number][:LONGEST]]
+    ways = (line for before, line in itertools.pairwise(lines[number:]) if _WAY_OUT.search(before))
+    return found + [line[:LONGEST] for line in itertools.islice(ways, 1)]
+
+
+def _reason_rank(line: str) -> int:
+    if _NO_REASON.search(line):
+        return 0
+    ranks = {rank for rank, pattern in enumerate(_REASONS, 1) if re.search(pattern, line)}
+    return max(ranks - {len(_REASONS)} if _CONSEQUENCE.search(line) else ranks, default=0)
 
 
 def describe_code(code: int) -> str:

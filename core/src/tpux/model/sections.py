@@ -26,8 +26,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux.model.failures import FailureKind
-from tpux.model.progress import Quantity
-from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, Pattern, WorkerDirectory
+from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, WorkerDirectory
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,9 @@ class Section(BaseModel):
         return {}
 
     def connects_through(self) -> str | None:
-        """Return the transport that this section's plugin connects through, None if none; see `connect_through`.
+        """Return the transport that this section's plugin connects through, None if none.
+
+        See `tpux.api.machines.connect_through`.
 
         The section of a transport that wraps another one overrides it: a job that uses the one selects both.
         """
@@ -275,6 +276,13 @@ class TpuSection(Section):
     keep_on_stop: Duration = 3600.0
     """How long to keep a stopped job's machines, for a resume."""
 
+    @field_validator("pricing", mode="before")
+    @classmethod
+    def _other_spelling(cls, pricing: object) -> object:
+        return (
+            "ondemand" if isinstance(pricing, str) and re.sub("[-_ ]", "", pricing).lower() == "ondemand" else pricing
+        )
+
     def count_workers(self) -> int | None:
         """Return the number of workers of all slices, None if it is not known before provisioning.
 
@@ -320,6 +328,10 @@ class CommandSection(Section):
     """Whether the exit code 0 without that word is a failure of the kind incomplete."""
     grace_period: Duration = 30.0
     """The time between SIGTERM and SIGKILL when the program is stopped."""
+    allow_left: list[str] = Field(default_factory=list)
+    """Names of programs that may run on after the command has exited with 0, beside helpers such as wandb-core."""
+    left_timeout: Duration = 86400.0
+    """How long the machines are held for other processes that run on after the command has exited with 0."""
     checkpoint: OutputPattern | None = None
     """A glob pattern below the output directory that matches a saved checkpoint; a resume starts from the last one."""
     resume_cmd: str | None = None
@@ -374,18 +386,8 @@ class WatchSection(Section):
     """The maximum time between two polls of a running command, 50 ms or more."""
     compile_timeout: Duration = 3600.0
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
-    progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
-    """Regular expressions that read step, epoch, loss and the run's url (their first group) and compiling from the
-    program's output, in place of tpux' own; null turns one off."""
-
-    @field_validator("progress")
-    @classmethod
-    def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
-        without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
-        if missing := [name for name in without if name != "compiling"]:
-            what = "URL, such as run=(https://\\S+)" if missing[0] == "url" else "number, such as step=(\\d+)"
-            raise ValueError(f"the pattern for {missing[0]} has no group around the {what}")
-        return patterns
+    resources_every: Annotated[Duration, Field(ge=1)] = 180.0
+    """The time between two examinations of a worker by monitors, such as of its memory and disks: 1 s or more."""
 
 
 class SolveSection(Section):

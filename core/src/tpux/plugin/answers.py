@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
-from tpux.model.failures import Failure
+from tpux.model.failures import Action, Failure
 from tpux.model.host import Host
 from tpux.model.job import Command
 from tpux.model.machines import Allocation, MachineStatus, Waiting
@@ -96,10 +96,10 @@ _JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json
 
 @functools.cache
 def _return_type(hook: Hook) -> Type:
-    from tpux.model import failures, host, job, machines, sections, steps
+    from tpux.model import failures, host, job, machines, progress, sections, steps
     from tpux.plugin import spec
 
-    modules = (failures, host, job, machines, sections, steps, spec)
+    modules = (failures, host, job, machines, progress, sections, steps, spec)
     names = {name: value for module in modules for name, value in vars(module).items()}
     answer = SimpleNamespace(__annotations__={"return": hook.__annotations__["return"]})
     return get_type_hints(answer, names, _JSON)["return"]  # of the arguments some are events, which take long to import
@@ -122,8 +122,8 @@ def _problem(value: object, expected: Type, path: str) -> str:
     origin, args = get_origin(expected), get_args(expected)
     if origin in (Union, UnionType):
         return _problem_of_union(value, args, path)
-    if origin in (list, tuple):
-        if not isinstance(value, origin):
+    if origin in (list, tuple, Sequence):
+        if not isinstance(value, origin) or isinstance(value, (str, bytes)):
             return _wrong(value, expected, path)
         return _first(_problem(item, args[0], f"{path}[{index}]") for index, item in enumerate(value))
     if origin in (Mapping, dict):
@@ -191,6 +191,8 @@ def _problem_inside(value: object, path: str) -> str:
             return f"{path}.name".lstrip(".") + f": expected the name of the machines, in one line, got {value.name!r}"
         if value.slices < 1:
             return f"{path}.slices".lstrip(".") + f": expected 1 or more, got {value.slices}"
+    if isinstance(value, Action) and value.tpu and not (value.restart and value.reapply):
+        return f"{path}.tpu".lstrip(".") + ": expected only together with restart and reapply"
     if isinstance(value, Failure) and value.worker is not None and value.worker < 0:
         return f"{path}.worker".lstrip(".") + f": expected the number of a worker, got {value.worker}"
     return _problem_of_command(value, path) if isinstance(value, Command) else ""
@@ -285,8 +287,8 @@ def _alternatives(expected: Type) -> list[str]:
         return [words for arg in args for words in _alternatives(arg)]
     if origin is Literal:
         return [repr(arg) for arg in args]
-    if origin in (list, tuple):
-        return [f"a {origin.__name__} of {_describe(args[0])}"]
+    if origin in (list, tuple, Sequence):
+        return [f"a {origin.__name__.lower()} of {_describe(args[0])}"]
     if origin in (Mapping, dict):
         return [f"a {'dict' if origin is dict else 'mapping'} of {_describe(args[0])} to {_describe(args[1])}"]
     if origin is type:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from tpux.plugin.synonyms import meant
+
 RULES = ("pre", "resume", "reapply", "rerun", "pass")
 """The values of `job.rule` that core itself implements."""
 
@@ -18,6 +20,7 @@ DIST_OF = {
     "hosts": "tpux-plugin-ssh",
     "ssh": "tpux-plugin-ssh",
     "code": "tpux-plugin-code",
+    "doctor": "tpux-plugin-doctor",
     "gcsfuse": "tpux-plugin-gcsfuse",
     "script": "tpux-plugin-script",
     "docker": "tpux-plugin-docker",
@@ -25,6 +28,7 @@ DIST_OF = {
     "venv": "tpux-plugin-venv",
     "libtpu": "tpux-plugin-libtpu",
     "log": "tpux-plugin-log",
+    "progress": "tpux-plugin-progress",
     "storage": "tpux-plugin-storage",
     "wandb": "tpux-plugin-wandb",
     "brevo_email": "tpux-plugin-brevo",
@@ -34,8 +38,13 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
+    "emulator": "tpux-plugin-emulator",
     "history": "tpux-plugin-history",
+    "sync": "tpux-plugin-code",
+    "tpu": "tpux-plugin-gcp",
+    **dict.fromkeys(("ssh", "ssh-config"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
     **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }
 """The commands that another dist adds to core or to its groups, and that dist."""
@@ -61,6 +70,6 @@ def install_hint(word: str, installed: Iterable[str]) -> str:
     if dist := DIST_OF.get(word):
         return f"pip install {dist}"
     choices = {*installed, *DIST_OF}
-    close = closest(word, choices)
+    close = meant("plugins", word) or closest(word, choices)
     install = f" (pip install {DIST_OF[close]})" if close in DIST_OF and close not in set(installed) else ""
     return f"did you mean {close!r}?{install}" if close else f"installed are {', '.join(sorted(installed)) or 'none'}"

@@ -158,7 +158,7 @@ def _entered(plugins: Plugins, transport: str) -> Iterator[None]:
 
 
 def connect_through(word: str, worker: Worker, job: Job) -> Host:
-    """Open a connection with another transport. For `connect` of a transport that wraps that one's connections.
+    """Open a connection with another transport. For `connect` of a transport that wraps its connections. Since 0.1.
 
     The call is guarded and validated as one of core's: an error names the transport at fault. `connects_through()` of
     the calling transport's section must return the same name, so that the other one's `resolve`, `preflight` and

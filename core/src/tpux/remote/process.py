@@ -354,6 +354,19 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
     return int(call_script(host, "stop", run.id, values)[0])
 
 
+def left(host: Host, run: RemoteProcess) -> list[list[str]]:
+    """Return the arguments of each live process of a run, such as of one that was put into the background.
+
+    A container's processes are not seen: they end with it.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+        TpuxError: the script failed.
+    """
+    lines = call_script(host, "left", run.id, {})[1].decode(errors="replace").splitlines()
+    return [["".join(char for char in word if char.isprintable()) for word in line.split("\t")] for line in lines]
+
+
 def save_stacks(host: Host, run: RemoteProcess) -> int:
     """Write the stacks of a run's Python processes to its output, once; without py-spy that ends them.
 

@@ -95,6 +95,11 @@ class StepRunner:
         """The run of the current step; None between two steps."""
         return self._process.run if self._process else None
 
+    @property
+    def step(self) -> Step | None:
+        """The current step; None when the generator has ended."""
+        return self._step
+
     def advance(self, time_slice: float) -> bool:
         """Run steps for `time_slice` seconds, or until a step takes longer.
 
@@ -333,6 +338,26 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
         found[names[int(end[1])]] = Result(int(end[2]), output[begin : end.start()])
         begin = end.end()
     return found
+
+
+def run_at_once(host: Host, step: Step, timeout: float) -> Result:
+    """Run a step in one exchange; it is not recorded, so it is not continued.
+
+    Args:
+        host: the worker.
+        step: the step; it only reads.
+        timeout: seconds after which a script is ended, unless its own limit is shorter.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+        TpuxError: the worker could not store a file.
+    """
+    if isinstance(step, Put):
+        host.put(step.source, step.remote, step.mode)
+        return Result()
+    limit = min(step.timeout, timeout)
+    late = Result(TERMINATED, f"it took longer than {limit:g} s and was ended".encode())
+    return run_together(host, {"": step}, limit).get("", late)
 
 
 def _heading(step: Sh) -> str:

@@ -15,6 +15,7 @@ from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import Host
 from tpux.model.machines import Worker
+from tpux.model.program_output import step_reason
 from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote import process
 from tpux.remote.calls import WorkerCalls
@@ -156,6 +157,7 @@ def run_steps(
     any_error: bool = False,
     done: DoneSteps | None = None,
     at_once: bool = False,
+    lasts: Callable[[Step], None] | None = None,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     """Run a plugin's steps on a worker.
 
@@ -169,6 +171,7 @@ def run_steps(
         any_error: a worker on which a step cannot be started counts as unreachable.
         done: what an earlier try has done, which is not done again; receives what this one has.
         at_once: the first script changes nothing, and is tried in one exchange.
+        lasts: called with the step that is not done yet, each time it was polled.
 
     Returns:
         The step that failed and its result; None if all succeeded.
@@ -202,6 +205,8 @@ def run_steps(
 
     try:
         while not (yield from retry_unreachable(workers, worker, advance, any_error=any_error)):
+            if lasts is not None and runner.step is not None:
+                lasts(runner.step)
             yield POLL_EVERY
     finally:  # also where the worker could not start a step
         earlier.count = runner.succeeded
@@ -224,8 +229,12 @@ def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -
     yield from retry_unreachable(workers, worker, put)
 
 
+def step_title(step: Step) -> str:
+    """Return what a step does, in a few words."""
+    return f"put {step.remote}" if isinstance(step, Put) else step.title
+
+
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
-    """Return in one line how a step failed, with the last lines of its output."""
-    what = f"put {step.remote}" if isinstance(step, Put) else step.title
-    last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
-    return f"`{what}` exited with {result.code}: {' | '.join(last)}"
+    """Return in one line how a step failed, with the lines of its output that state why, else the last ones."""
+    said = step_reason(result.text) or [line.strip() for line in result.text.splitlines() if line.strip()][-lines:]
+    return f"`{step_title(step)}` exited with {result.code}: {' | '.join(said or ['no output'])}"

@@ -227,7 +227,7 @@ class Workers:
             round_: the round of set-up in which the time was counted.
             attempt: the attempt in which it was counted.
         """
-        current = Timers(round_, attempt, self.observed.seconds(), frozenset(self.reached))
+        current = Timers(round_, attempt, self.observed.seconds(), tuple(sorted(self.reached)))
         self._timers = self._timers.replace_with(current, directory)
 
     def close_hosts(self) -> None:

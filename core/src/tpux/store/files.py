@@ -7,13 +7,16 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.errors import TpuxError
+from tpux.model.json import JsonValue, build, dump_fields
 
 if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
+    from _typeshed import DataclassInstance
+T = TypeVar("T", bound="DataclassInstance")
 
 MOUNTS = Path("/proc/self/mountinfo")
 """The mounts that this process sees; proc(5) describes the fields."""
@@ -129,6 +132,53 @@ def load(path: str | Path) -> dict[str, JsonValue] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return data if isinstance(data, dict) else None
+
+
+class JsonFile(Generic[T]):
+    """A small JSON file with the fields of a dataclass: of one writer at a time, and of any number of readers.
+
+    Args:
+        path: the file.
+        model: the dataclass.
+        durable: it must survive a crash of the machine, not only of the process (`fsync`).
+    """
+
+    def __init__(self, path: str | Path, model: type[T], *, durable: bool = True) -> None:
+        self.path = Path(path)
+        self._model = model
+        self._durable = durable
+
+    def load(self) -> T | None:
+        """Return what the file holds; None if there is none, or it is torn or of another version.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return None if (data := load(self.path)) is None else build(self._model, data)
+        except ValueError:
+            return None
+
+    def save(self, value: T) -> None:
+        """Replace the file, atomically; one with the same content is left as it is.
+
+        Raises:
+            FileNotFoundError: its directory does not exist: the job was removed.
+            OSError: it cannot be written.
+        """
+        content = dump(dump_fields(value))
+        with suppress(FileNotFoundError):
+            if self.path.read_bytes() == content:
+                return
+        write_atomic(self.path, content, durable=self._durable)
+
+    def remove(self) -> None:
+        """Remove the file, if there is one.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self.path.unlink(missing_ok=True)
 
 
 def mounts_below(directory: Path) -> list[Path]:

@@ -63,6 +63,8 @@ def _(event: events.StateChanged, state: State) -> State:
         state = replace(state, run=replace(state.run, succeeded=False))
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
+    if event.to == "provisioning":
+        return replace(state, tpu=dict(state.action.tpu) if before == "recovering" else {})
     if event.to == "setting-up":
         return replace(state, round=state.round + 1, prepared=state.prepared and state.setup_only is None)
     if event.to == "recovering":
@@ -84,7 +86,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
     kind = str(event.kind)
     return replace(
         state,
-        action=Action(event.restart, event.reapply, event.solve),
+        action=Action(event.restart, event.reapply, event.solve, event.tpu),
         backoff_until=event.until or 0.0,
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
         reapplied=state.reapplied + event.reapply,
@@ -124,20 +126,9 @@ def _(event: events.Allocated, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.TransferStarted, state: State) -> State:
-    return replace(state, transfer_to=event.to)
-
-
-@_apply.register
 def _(event: events.CleanUpStarted, state: State) -> State:
     del event
     return replace(state, prepared=False, cleaning_up=True)
-
-
-@_apply.register
-def _(event: events.TransferCancelled, state: State) -> State:
-    del event
-    return replace(state, transfer_to="", why=state.end_why, hint="")
 
 
 @_apply.register
@@ -192,6 +183,7 @@ def _without_machines(state: State) -> State:
         transfer_to="",
         previous_owners=[],
         saved_state={},
+        tpu={},
         release_at=None,
         releasing=False,
         why=why,
@@ -312,20 +304,18 @@ def _(event: events.ResolutionUpdated, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.BackoffSkipped, state: State) -> State:
-    del event
-    return replace(state, backoff_until=0.0)
-
-
-@_apply.register
 def _(event: events.RequestAccepted, state: State) -> State:
+    state = replace(state, last_request_number=max(state.last_request_number, event.number))
     if event.action == "transfer":  # the other job's request: what this job's user has requested stays
-        return replace(state, last_request_number=event.number)
+        if event.agreed:
+            return replace(state, transfer_to=event.to)
+        return state if event.to else replace(state, transfer_to="", why=state.end_why, hint="")
     request = _merged(state.request, event).to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it
     scratch = state.scratch_after(event.action)
-    return replace(state, last_request_number=event.number, last_request=request, from_scratch=scratch)
+    backoff_until = 0.0 if event.backoff_skipped else state.backoff_until
+    return replace(state, last_request=request, from_scratch=scratch, backoff_until=backoff_until)
 
 
 def _merged(earlier: events.RequestAccepted | None, request: events.RequestAccepted) -> events.RequestAccepted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,9 @@ from tpux import env
 from tpux.clock import Clock
 from tpux.plugin.observer import HookCall, HookFailure, Observer
 from tpux.store import files
+from tpux.store.files import JsonFile
 
 if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
     from tpux.store import Store
 
 _log = logging.getLogger(__name__)
@@ -21,6 +22,19 @@ TRACE = "hooks.jsonl"
 """The trace in a job's directory. A job is traced if it has this file."""
 MAX_TRACE = 16 * 1024 * 1024
 """Bytes: a trace grows no further."""
+
+
+@dataclass(frozen=True)
+class LastFailure(HookFailure):
+    """The last failure of a plugin's hook, as it is stored.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        job: the job for which it was called; "" before it was created.
+    """
+
+    at: float
+    job: str
 
 
 class HookObserver(Observer):
@@ -68,10 +82,10 @@ class HookObserver(Observer):
     def failed(self, failure: HookFailure) -> None:
         """Replace the plugin's last failure."""
         job = self._job.name if self._job else ""
-        data: dict[str, JsonValue] = {"at": self._clock.now(), "job": job, **vars(failure)}
+        last = LastFailure(**vars(failure), at=self._clock.now(), job=job)
         try:
             self._failures.mkdir(parents=True, exist_ok=True, mode=0o700)
-            files.write_atomic(self._failures / f"{failure.plugin}.json", files.dump(data), durable=False)
+            JsonFile(self._failures / f"{failure.plugin}.json", LastFailure, durable=False).save(last)
         except OSError as error:
             _log.warning("cannot store the failure of plugin %s: %s", failure.plugin, error)
 

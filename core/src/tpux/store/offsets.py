@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpux.model.events import Created
-from tpux.store import files
+from tpux.store.files import JsonFile
 from tpux.store.record import Record
 
 DIRECTORY = "listeners"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    offset: int | None  # None: at the end that the events have when the listener continues
+    failures: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,22 +43,20 @@ def read(record: Record, listener: str, *, begin: bool = False) -> Offset:
     Raises:
         TpuxError, OSError: the events cannot be read, or the offset cannot be written.
     """
-    path = record.directory / DIRECTORY / f"{listener}.json"
-    data = files.load(path)
-    if data is None and not path.exists():
+    file = _file(record, listener)
+    stored = file.load()
+    if stored is None and file.path.exists():
+        return Offset(0)  # torn by a crash of the machine: rather twice than never
+    if stored is None:
         first = next(record.events(), None)
         if first is not None and isinstance(first[0], Created) and listener in first[0].plugins:
             return Offset(0)
-        data = {"offset": None}
-    offset, failures = (data or {}).get("offset", 0), (data or {}).get("failures", 0)
-    if offset is None:
+    if stored is None or stored.offset is None:
         here = Offset(record.offset)
         if begin:  # durable: after a crash of the machine it would begin later, and events would be lost
             write(record, listener, here, durable=True)
         return here
-    if not isinstance(offset, int) or not isinstance(failures, int):
-        return Offset(0)  # torn by a crash of the machine: rather twice than never
-    return Offset(min(offset, record.offset), failures)
+    return Offset(min(stored.offset, record.offset), stored.failures)
 
 
 def write(record: Record, listener: str, place: Offset, *, durable: bool = False) -> None:
@@ -64,7 +68,7 @@ def write(record: Record, listener: str, place: Offset, *, durable: bool = False
         FileNotFoundError: the job has been removed.
         OSError: it cannot be written.
     """
-    _write(record, listener, place.offset, place.failures, durable=durable)
+    _save(record, listener, _Stored(place.offset, place.failures), durable=durable)
 
 
 def reset_uninstalled(record: Record, installed: set[str]) -> None:
@@ -75,11 +79,13 @@ def reset_uninstalled(record: Record, installed: set[str]) -> None:
     """
     for path in (record.directory / DIRECTORY).glob("[!.]*.json"):
         if path.stem not in installed:
-            _write(record, path.stem, None, 0, durable=False)
+            _save(record, path.stem, _Stored(None))
 
 
-def _write(record: Record, listener: str, offset: int | None, failures: int, *, durable: bool) -> None:
-    directory = record.directory / DIRECTORY
-    directory.mkdir(exist_ok=True, mode=0o700)
-    content = files.dump({"offset": offset, "failures": failures})
-    files.write_atomic(directory / f"{listener}.json", content, durable=durable)
+def _save(record: Record, listener: str, stored: _Stored, *, durable: bool = False) -> None:
+    (record.directory / DIRECTORY).mkdir(exist_ok=True, mode=0o700)
+    _file(record, listener, durable=durable).save(stored)
+
+
+def _file(record: Record, listener: str, *, durable: bool = False) -> JsonFile[_Stored]:
+    return JsonFile(record.directory / DIRECTORY / f"{listener}.json", _Stored, durable=durable)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.model.progress import Progress
-from tpux.store import files
+from tpux.store.files import JsonFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tpux.model.json import JsonValue
     from tpux.store.state import State
 
 FILE = "progress.json"
-_FIELDS = {field.name for field in fields(Progress)}
-_NUMBERS = {"step", "epoch", "first_step", "rate"}
+
+
+@dataclass(frozen=True)
+class _Saved:
+    attempt: int
+    at: float
+    progress: Progress
 
 
 def save(directory: Path, attempt: int, at: float, progress: Progress) -> None:
@@ -31,8 +34,7 @@ def save(directory: Path, attempt: int, at: float, progress: Progress) -> None:
     Raises:
         OSError: it could not be written.
     """
-    data = files.dump({"attempt": attempt, "at": at, **progress.to_json()})
-    files.write_atomic(directory / FILE, data, durable=False)
+    _file(directory).save(_Saved(attempt, at, progress))
 
 
 def load(directory: Path, state: State) -> tuple[Progress, float | None]:
@@ -44,16 +46,9 @@ def load(directory: Path, state: State) -> tuple[Progress, float | None]:
     """
     if not state.attempt_open:
         return state.progress or Progress(), None
-    data = files.load(directory / FILE) or {}
-    at = data.get("at")
-    if data.get("attempt") != state.attempt or not isinstance(at, (int, float)):
-        return Progress(), None
-    known = {name: value for name, value in data.items() if name in _FIELDS and _is_valid(name, value)}
-    return Progress(**known), at  # type: ignore[arg-type]
+    saved = _file(directory).load()
+    return (saved.progress, saved.at) if saved and saved.attempt == state.attempt else (Progress(), None)
 
 
-def _is_valid(name: str, value: JsonValue) -> bool:
-    """Return whether a field has a value of its type; another one is left out, as what is unknown."""
-    if name in _NUMBERS:
-        return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-    return isinstance(value, bool if name == "compiling" else str)
+def _file(directory: Path) -> JsonFile[_Saved]:
+    return JsonFile(directory / FILE, _Saved, durable=False)

@@ -10,31 +10,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
+from tpux.model import json
+from tpux.model.json import JsonValue
 from tpux.store import events, files
+from tpux.store.files import JsonFile
 from tpux.store.locks import Lock
 from tpux.store.state import State
 
 if TYPE_CHECKING:
     from tpux.model.events import Event
-    from tpux.model.json import JsonValue
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 8
+SNAPSHOT_FORMAT = 9
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
-
+_FIELDS = {field.name for field in fields(State)}
 
 UPDATES = "updates"
 """The directory, in a job's, of the answers that commands have stored in place of those of plugins' `resolve`."""
 
 UNANSWERED = "provision-unanswered"
 """The mark in a job's directory that `provision` was called and its answer is not written."""
+
+
+@dataclass(frozen=True)
+class _Update:
+    config: str
+    values: dict[str, JsonValue]
 
 
 class Record:
@@ -137,12 +145,8 @@ class Record:
 
         Those for a config that the job no longer has are left out: it was stored with answers of its own.
         """
-        found = {path.stem: files.load(path) or {} for path in (self.directory / UPDATES).glob("*.json")}
-        return {
-            plugin: values
-            for plugin, data in found.items()
-            if isinstance(values := data.get("values"), dict) and data.get("config") == self.state.config
-        }
+        found = {path.stem: JsonFile(path, _Update).load() for path in (self.directory / UPDATES).glob("*.json")}
+        return {name: one.values for name, one in found.items() if one and one.config == self.state.config}
 
     def update(self, plugin: str, values: Mapping[str, JsonValue]) -> None:
         """Store an answer that replaces that of a plugin's `resolve` from the next set-up on. Needs no lock.
@@ -152,7 +156,13 @@ class Record:
         """
         path = self.directory / UPDATES / f"{plugin}.json"
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        files.write_atomic(path, files.dump({"config": self.refresh().config, "values": dict(values)}))
+        JsonFile(path, _Update).save(_Update(self.refresh().config, dict(values)))
+
+    def stored_section(self, name: str) -> Mapping[str, JsonValue]:
+        """Return a section of the job's config as it is stored, {} if it has none or cannot be read."""
+        config = (files.load(self.config_directory / "resolved.json") or {}).get("config")
+        section = config.get(name) if isinstance(config, dict) else None
+        return section if isinstance(section, dict) else {}
 
     def describe_machines(self) -> str:
         """Return which machines the job has requested and not released, and where: as far as it can be read."""
@@ -174,8 +184,8 @@ class Record:
         if offset > length:
             return None, 0
         try:
-            return State.from_json(state), offset
-        except (AttributeError, KeyError, TypeError, ValueError):
+            return (json.build(State, state), offset) if state.keys() == _FIELDS else (None, 0)
+        except ValueError:
             return None, 0
 
     def acquire(self) -> bool:
@@ -199,7 +209,7 @@ class Record:
             at: the time, in seconds since the epoch.
 
         Returns:
-            The event with its time.
+            The event with its time, and the attempt and the stage after it.
 
         Raises:
             OSError: it could not be written; nothing has changed.
@@ -210,9 +220,10 @@ class Record:
         assert self.lock.held, "only the holder of the lock writes"  # noqa: S101
         event = replace(event, at=at)
         state = apply_event(self._state, event)
+        event = replace(event, attempt=state.attempt, stage=state.stage)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
-        data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": state.to_json()}
+        data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": json.dump(state)}
         try:
             files.write_atomic(self.directory / "state.json", files.dump(data), durable=False)
         except OSError:  # only a cache of the events: the next reader applies those that are missing in it

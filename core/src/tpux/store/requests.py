@@ -12,8 +12,9 @@ from tpux.errors import UsageError
 from tpux.store import files, identity, locks
 
 if TYPE_CHECKING:
-    from tpux.model.events import RequestAccepted, RequestAction
+    from tpux.model.events import RequestAccepted
     from tpux.model.json import JsonValue
+    from tpux.model.states import RequestAction
     from tpux.store.record import Record
 
 DIRECTORY = "requests"
@@ -122,6 +123,7 @@ def _numbers(directory: Path) -> list[int]:
 def _read(directory: Path, number: int) -> RequestAccepted | None:
     """Return the request of this number; None if its file has gone or does not hold a valid one."""
     from tpux.model import events, json
+    from tpux.model.states import RequestAction
 
     path = directory / f"{number:06}.json"
     if (data := files.load(path)) is None:
@@ -130,7 +132,7 @@ def _read(directory: Path, number: int) -> RequestAccepted | None:
     options = options if isinstance(options, dict) else {}
     known = {field.name for field in fields(events.RequestAccepted)} - {"number"}
     action = data.get("action")
-    if not isinstance(action, str) or action not in get_args(events.RequestAction) or not options.keys() <= known:
+    if not isinstance(action, str) or action not in get_args(RequestAction) or not options.keys() <= known:
         return None  # a newer tpux requests something that this one does not know
     try:
         return json.build(events.RequestAccepted, {**options, "action": action, "number": number})

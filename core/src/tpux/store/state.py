@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
+from tpux.model import json
 from tpux.model.failures import Action, Failure
+from tpux.model.json import JsonValue
 from tpux.model.progress import Progress
+from tpux.model.states import JobState, RequestAction
 
 if TYPE_CHECKING:
-    from tpux.model.events import JobState, RequestAccepted, RequestAction
-    from tpux.model.json import JsonValue
+    from tpux.model.events import RequestAccepted
     from tpux.model.machines import Allocation
 
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
@@ -104,6 +106,7 @@ class State:
         restarts: restarts in a row, by kind of failure.
         reapplied: how many of them requested new machines.
         action: what recovering does.
+        tpu: the keys that override the section `tpu` of the config for the machines that the job requests or holds.
         backoff_until: until when recovering waits.
         release_at: when the machines are released; None if no release is scheduled.
         release_after: how many seconds that was away when it was scheduled.
@@ -159,6 +162,7 @@ class State:
     reapplied: int = 0
     preemptions: int = 0
     action: Action = field(default_factory=Action)
+    tpu: dict[str, JsonValue] = field(default_factory=dict)
     backoff_until: float = 0.0
     release_at: float | None = None
     release_after: float = 0.0
@@ -236,7 +240,6 @@ class State:
     @cached_property
     def request(self) -> RequestAccepted | None:
         """The last user request that has taken effect."""
-        from tpux.model import json
         from tpux.model.events import RequestAccepted
 
         return json.build(RequestAccepted, self.last_request) if self.last_request else None
@@ -259,45 +262,4 @@ class State:
             return None
         from tpux.model.machines import Allocation
 
-        return Allocation.from_json(self.allocation)
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return the state as `state.json` holds it."""
-        return cast("dict[str, JsonValue]", asdict(self))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, JsonValue]) -> State:
-        """Return the state that `to_json` gave. Values are not checked: `tpux list` reads all jobs, and must be fast.
-
-        Raises:
-            AttributeError, KeyError, TypeError, ValueError: it was not given by this version's `to_json`.
-        """
-        run, endings, collected, action, failure, progress = (
-            cast("dict[str, dict[str, JsonValue]]", data[name])
-            for name in ("run", "endings", "collected", "action", "failure", "progress")
-        )
-        ending = run["failure"] and _failure(run["failure"])
-        nested: dict[str, object] = {
-            "run": Run(**{**run, "workers": tuple(run["workers"]), "failure": ending}),  # type: ignore[arg-type]
-            "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
-            "collected": {int(worker): found for worker, found in collected.items()},
-            "outputs": tuple(cast("list[str]", data["outputs"])),
-            "updated": tuple(cast("list[str]", data["updated"])),
-            "action": Action(**action),  # type: ignore[arg-type]
-            "progress": progress and Progress(**progress),  # type: ignore[arg-type]
-            "failure": failure and _failure(failure),
-        }
-        if data.keys() != _FIELDS:
-            raise ValueError("it has not the fields of this version's state")
-        state = object.__new__(
-            cls
-        )  # `__init__` of a frozen dataclass sets each field alone, and takes three times as long
-        vars(state).update(data, **nested)
-        return state
-
-
-def _failure(data: Mapping[str, JsonValue]) -> Failure:
-    return Failure(**{**data, "slices": tuple(cast("list[int]", data["slices"]))})  # type: ignore[arg-type]
-
-
-_FIELDS = {field.name for field in fields(State)}
+        return json.build(Allocation, self.allocation)

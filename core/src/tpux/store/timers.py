@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux.store import files
+from tpux.store.files import JsonFile
 
 if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
     from tpux.store.state import State
 
 _log = logging.getLogger(__name__)
@@ -40,23 +39,14 @@ class Timers:
     round: int = 0
     attempt: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
-    reached: frozenset[int] = frozenset()
+    reached: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, directory: Path, state: State) -> Timers:
         """Return what was saved for a job; time that was counted in another attempt or round is left out."""
-        data = files.load(directory / FILE) or {}
-        seconds, reached = data.get("seconds"), data.get("reached")
-        current = (data.get("round"), data.get("attempt")) == (state.round, state.attempt)
-        counted = seconds if current and isinstance(seconds, dict) else {}
-        return cls(
-            state.round,
-            state.attempt,
-            {name: float(value) for name, value in counted.items() if isinstance(value, int | float)},
-            frozenset(index for index in reached if isinstance(index, int))
-            if isinstance(reached, list)
-            else frozenset(),
-        )
+        saved = JsonFile(directory / FILE, cls).load() or cls()
+        current = (saved.round, saved.attempt) == (state.round, state.attempt)
+        return cls(state.round, state.attempt, saved.seconds if current else {}, saved.reached)
 
     def replace_with(self, current: Timers, directory: Path) -> Timers:
         """Write the current timers in place of these, if they differ enough, and return those on the disk.
@@ -83,13 +73,7 @@ class Timers:
         Raises:
             OSError: they could not be written.
         """
-        data: dict[str, JsonValue] = {
-            "round": self.round,
-            "attempt": self.attempt,
-            "seconds": dict(self.seconds),
-            "reached": [*sorted(self.reached)],
-        }
-        files.write_atomic(directory / FILE, files.dump(data))
+        JsonFile(directory / FILE, Timers).save(self)
 
     @staticmethod
     def remove(directory: Path) -> None:
@@ -98,4 +82,4 @@ class Timers:
         Raises:
             OSError: it cannot be removed.
         """
-        (directory / FILE).unlink(missing_ok=True)
+        JsonFile(directory / FILE, Timers).remove()

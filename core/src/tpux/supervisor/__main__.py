@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import resource
@@ -35,7 +36,7 @@ def main() -> int:
             return 0
         store = retry(Store)
         retry(store.require_in_place)
-        handover = retry(lambda: Handover(clock, filter(None, arguments.done_for.split(","))))
+        handover = retry(lambda: Handover(clock, arguments.done_for.split(","), json.loads(arguments.abandoned)))
         retry(load_core)
         _raise_file_limit()
         return Supervisor(store, clock, handover).run(arguments.lock)
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", nargs="*", metavar="JOB", help="only check whether these jobs can be driven")
     parser.add_argument("--lock", type=int, metavar="FD", help="the lock, held by the process that this one replaces")
     parser.add_argument("--done-for", default="", metavar="IDS", help="the requests for which it was replaced")
+    parser.add_argument("--abandoned", default="{}", metavar="JSON", help="the calls of plugins that this ends, by job")
     return parser
 
 

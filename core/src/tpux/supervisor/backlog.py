@@ -14,10 +14,8 @@ from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.model.job import Job
 from tpux.store import offsets
-from tpux.store.fold import apply_event
 from tpux.store.offsets import Offset
 from tpux.store.record import Record
-from tpux.store.state import State
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +38,6 @@ class ListenerCursor:
         end: the length of the events that are on the disk.
         offset: the end of the last event that the listener has received.
         failures: how often the call for the next event has failed.
-        state: the job's state at `offset`; None if it must be computed.
         due: when the next event is due (monotonic).
         done: the job is done, and is forgotten when the listener has received all of its events.
         open_problem: why the job could not be opened, as reported last; "" if it could.
@@ -53,27 +50,11 @@ class ListenerCursor:
     end: int
     offset: int
     failures: int = 0
-    state: State | None = None
     due: float = 0.0
     done: bool = False
     open_problem: str = ""
     unsaved_since: float | None = None
     forgotten: bool = False
-
-    def state_at_offset(self) -> State | None:
-        """Return the job's state after the events that the listener has received; None if there are none.
-
-        Raises:
-            TpuxError, OSError: the events cannot be read.
-        """
-        if self.state is not None:
-            return self.state
-        state = None
-        for event, after in self.record.events():
-            if after > self.offset:
-                break
-            state = apply_event(state, event)
-        return state
 
 
 class Backlog:
@@ -99,8 +80,7 @@ class Backlog:
         """
         if (known := self._progress.get(record.id)) is None:
             place = offsets.read(record, self._listener, begin=not done)
-            state = record.state if place.offset == record.offset else None
-            known = ListenerCursor(record, open_job, record.offset, place.offset, place.failures, state)
+            known = ListenerCursor(record, open_job, record.offset, place.offset, place.failures)
         with self._guard:
             known.record, known.open_job, known.end, known.done = record, open_job, record.offset, done
             self._progress[record.id] = known
@@ -145,29 +125,27 @@ class Backlog:
             due = [self._progress[job] for job in self._pending if self._progress[job].due <= now]
             return min(due, key=lambda progress: progress.due, default=None)
 
-    def advance(self, progress: ListenerCursor, after: int, state: State) -> None:
+    def advance(self, progress: ListenerCursor, after: int) -> None:
         """Step over an event.
 
         Args:
             progress: the event's job.
             after: the offset after the event.
-            state: the job's state after the event.
         """
         with self._guard:
-            progress.offset, progress.failures, progress.state = after, 0, state
+            progress.offset, progress.failures = after, 0
             self._settle(progress)
 
-    def count_failure(self, progress: ListenerCursor, after: int, state: State) -> bool:
+    def count_failure(self, progress: ListenerCursor, after: int) -> bool:
         """Count a failed call for an event; return whether the event is skipped, after `MAX_FAILURES`.
 
         Args:
-            progress: as in `advance`, and so are `after` and `state`.
+            progress: the event's job.
             after: the offset after the event.
-            state: the job's state after the event.
         """
         progress.failures += 1
         if progress.failures >= MAX_FAILURES:
-            self.advance(progress, after, state)
+            self.advance(progress, after)
             return True
         progress.due = self._clock.monotonic() + RETRY_BACKOFF.delay(progress.failures - 1)
         return False

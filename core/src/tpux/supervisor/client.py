@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import env
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from tpux.plugin.entrypoints import InstalledPlugin
     from tpux.store import Store
     from tpux.supervisor.report import Report
+
+
+@dataclass(frozen=True)
+class Autostart:
+    """What starts the supervisor, `systemd` or `crontab`, and the name of the unit."""
+
+    by: str
+    unit: str
 
 
 def status(store: Store) -> Status | None:
@@ -93,22 +102,21 @@ def unit_name(store: Store) -> str:
     return f"tpux-supervisor-{digest}.service"
 
 
-def find_installed(store: Store) -> tuple[str, str] | None:
-    """Return what starts the supervisor ("systemd" or "crontab") and under which name; None if nothing does."""
-    from tpux.store import files
+def find_installed(store: Store) -> Autostart | None:
+    """Return what starts the supervisor; None if nothing does."""
+    from tpux.store.files import JsonFile
 
-    data = files.load(Files(store.supervisor).autostart)
-    by, unit = (data or {}).get("by"), (data or {}).get("unit")
+    found = JsonFile(Files(store.supervisor).autostart, Autostart).load()
     # The store may be a copy of one, or be shared with a machine on which nothing is installed.
-    return (by, unit) if isinstance(by, str) and isinstance(unit, str) and unit == unit_name(store) else None
+    return found if found is not None and found.unit == unit_name(store) else None
 
 
 def _start_unit(store: Store) -> bool:
     """Start the supervisor as the systemd unit that restarts it. Returns False if there is none, or systemd fails."""
     found = find_installed(store)
-    if found is None or found[0] != "systemd":
+    if found is None or found.by != "systemd":
         return False
-    command = ["systemctl", "--user", "start", "--no-block", found[1]]
+    command = ["systemctl", "--user", "start", "--no-block", found.unit]
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(command, capture_output=True, timeout=10.0, check=False).returncode == 0
     return False

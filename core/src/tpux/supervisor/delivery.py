@@ -1,7 +1,8 @@
 """Delivery of events to one listener, in a thread of its own; `listeners` has all of them.
 
 A job's `events.jsonl` is the queue. A job that has written an event announces the new length of the file and continues;
-nothing beyond that length is read, so never a torn line. The job that a call receives is in the state after its event.
+nothing beyond that length is read, so never a torn line. The job that a call receives has
+the attempt and the stage that stand in the event.
 The listener's offset in a job's events (`backlog`) is written after calls have returned, so a supervisor that dies
 before that repeats them: each event is received at least once. What is left when the process ends is delivered by the
 next supervisor, which at its start also looks at the jobs that are done.
@@ -18,14 +19,10 @@ from pathlib import Path
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.model.events import Event
-from tpux.model.job import Job
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
-from tpux.store.fold import apply_event
-from tpux.store.record import Record
-from tpux.store.state import State
 from tpux.supervisor.backlog import MAX_FAILURES, Backlog, ListenerCursor
 from tpux.supervisor.report import ListenerReport
 
@@ -47,13 +44,11 @@ class Call:
         progress: the event's job.
         event: the event.
         after: the offset after the event.
-        state: the job's state after the event.
     """
 
     progress: ListenerCursor
     event: Event
     after: int
-    state: State
 
     def __str__(self) -> str:
         return f"on_event for {self.event.type} of job {int(self.progress.record.id)}"
@@ -70,6 +65,7 @@ class Delivery:
         observer: returns what observes the calls for a job, given the job's directory.
 
     Attributes:
+        backlog: the events that the listener has not received.
         settled: it has been imported, or its import has not returned in time.
         absent: it does not implement `on_event`, or cannot be imported.
         disabled: it receives nothing until the supervisor starts again.
@@ -90,32 +86,12 @@ class Delivery:
         self._report = report
         self._observer = observer
         self._guard = threading.Lock()
-        self._backlog = Backlog(name, clock)
+        self.backlog = Backlog(name, clock)
         self._imported = self._stopping = False
         self._thread: threading.Thread | None = None
         self._since: float | None = None  # since when the plugin's code runs (monotonic)
         self._call: Call | None = None
         self._blocked: list[threading.Thread] = []
-
-    def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool) -> None:
-        """Receive a job's events from now on, from the stored offset; see `Listeners.follow`.
-
-        Raises:
-            TpuxError, OSError: the job's events cannot be read, or the offset cannot be written.
-        """
-        self._backlog.follow(record, open_job, done=done)
-
-    def notify(self, job: str, end: int) -> None:
-        """Make a job's events known, up to this offset."""
-        self._backlog.notify(job, end)
-
-    def drop_job(self, job: str) -> bool:
-        """Drop a job. Returns whether there were events that the listener has not received."""
-        return self._backlog.drop_job(job)
-
-    def behind(self) -> set[str]:
-        """Return the jobs with events that the listener has not received."""
-        return self._backlog.behind()
 
     def check(self, *, deliver: bool) -> None:
         """Abandon the call that has lasted too long, and start the thread if there is something to do.
@@ -126,7 +102,7 @@ class Delivery:
         self._abandon_overdue()
         with self._guard:
             self._stopping = False
-            due = self._backlog.next_due() is not None
+            due = self.backlog.next_due() is not None
             if due and self._thread is None and not self.disabled and (deliver or not self._imported):
                 self._thread = threading.Thread(target=self._run, name=f"listener {self.name}", daemon=True)
                 try:
@@ -163,7 +139,7 @@ class Delivery:
         with self._guard:
             if self._thread is not thread:
                 return None
-            progress = None if self._stopping else self._backlog.next_due()
+            progress = None if self._stopping else self.backlog.next_due()
             if progress is None:
                 self._thread = None
             return progress
@@ -186,28 +162,27 @@ class Delivery:
         """Call the plugin for each new event of a job, until a call fails."""
         received = False
         try:
-            state = progress.state_at_offset()
             for event, after in progress.record.events(progress.offset):
                 if after > progress.end:
                     break  # it is just being written
-                state, received = apply_event(state, event), True
-                if not self._call_plugin(Call(progress, event, after, state), thread):
+                received = True
+                if not self._call_plugin(Call(progress, event, after), thread):
                     return
         except TpuxError as error:
             self._drop(progress, error.message)
         except OSError as error:
             _log.warning("listener %s: the events of job %s: %s", self.name, progress.record.id, error)
-            self._backlog.read_later(progress)
+            self.backlog.read_later(progress)
         else:
             if not received:
                 self._drop(progress, "its events have been removed")
         finally:
             if progress.unsaved_since is not None:
-                self._backlog.save(progress)
+                self.backlog.save(progress)
 
     def _drop(self, progress: ListenerCursor, why: str) -> None:
         job = progress.record.id
-        if self.drop_job(job) and progress.record.directory.exists():
+        if self.backlog.drop_job(job) and progress.record.directory.exists():
             self._report(ListenerReport(self.name, f"the events of job {int(job)} cannot be read: {why}"))
 
     def _call_plugin(self, call: Call, thread: threading.Thread) -> bool:
@@ -222,7 +197,7 @@ class Delivery:
             self._call, self._since = call, self._clock.monotonic()
         problem = ""
         try:
-            job = replace(call.progress.open_job(), attempt=call.state.attempt, stage=call.state.stage)
+            job = replace(call.progress.open_job(), attempt=call.event.attempt, stage=call.event.stage)
         except BaseException as error:  # noqa: BLE001  (it may raise whatever the job's plugins do)
             self._cannot_open(call, error, thread)
             return False
@@ -239,8 +214,8 @@ class Delivery:
             self._call = self._since = None
             proceed = not problem or self._count_failure(call)
             if not problem:
-                self._backlog.advance(call.progress, call.after, call.state)
-        self._backlog.save_soon(call.progress, now=bool(problem))
+                self.backlog.advance(call.progress, call.after)
+        self.backlog.save_soon(call.progress, now=bool(problem))
         if problem:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
@@ -253,7 +228,7 @@ class Delivery:
             if self._thread is not thread:
                 return
             self._call = self._since = None
-            self._backlog.read_later(progress)
+            self.backlog.read_later(progress)
             known, progress.open_problem = progress.open_problem == problem, problem
         if not known and progress.record.directory.exists():
             what = f"it waits for events of job {int(progress.record.id)}, which cannot be opened"
@@ -274,14 +249,14 @@ class Delivery:
         if call is None:
             _log.warning("listener %s: its import %s", self.name, blocked)
         else:
-            self._backlog.save(call.progress)
+            self.backlog.save(call.progress)
             self._report_failure(call, f"it {blocked}", skipped=skipped)
         if self.disabled:
             message = f"{MAX_BLOCKED} calls have not returned, the last one is {call or 'its import'}"
             self._report(ListenerReport(self.name, message, disabled=True))
 
     def _count_failure(self, call: Call) -> bool:
-        return self._backlog.count_failure(call.progress, call.after, call.state)
+        return self.backlog.count_failure(call.progress, call.after)
 
     def _report_failure(self, call: Call, problem: str, *, skipped: bool) -> None:
         if skipped and call.progress.forgotten:

@@ -2,8 +2,8 @@
 
 There are two reasons: the installation has changed (`installation`), or a stop or delete waits for a turn that a plugin
 blocks, which nothing but the end of the process ends. The latter is done once per request and, while the job is
-stopping, once per hook that blocks it. The blocking calls are written before (`lifecycle/errors.py`), and the new
-process leaves them out.
+stopping, once per hook that blocks it. The new process is told the blocking calls (`lifecycle/errors.py`), and leaves
+them out.
 
 1. Wait until the installation has not changed for a while (`installation.QUIET_FOR`).
 2. Check it in a new process (`check`): import core, and open the live jobs with their plugins; for a stop or delete
@@ -17,10 +17,12 @@ All of this relies on one rule: a job can be continued from any moment.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from tpux.backoff import Backoff
 from tpux.clock import Clock
@@ -30,6 +32,8 @@ from tpux.supervisor.check import RunningCheck
 from tpux.supervisor.installation import Stamps, UpgradeCheck
 
 _log = logging.getLogger(__name__)
+Abandoned = Mapping[str, Mapping[str, str]]
+"""By job, what `JobErrors.abandoned` has."""
 
 DRAIN_TIMEOUT = 60.0
 """Seconds that turns have to end before the process is replaced. Those that are blocked already are not waited for."""
@@ -48,15 +52,18 @@ class Handover:
         clock: the current time.
         done_for: the user requests for which the process was replaced already, with the hook that blocked where one
             did while the job was stopping. Once is enough for each.
+        abandoned: the calls of plugins that the processes before this one were replaced to end.
 
     Attributes:
+        abandoned: as above; a job's are removed when it is adopted.
         problem: why the changed installation is not used; "" if it is not changed, or is about to be used.
     """
 
-    def __init__(self, clock: Clock, done_for: Iterable[str] = ()) -> None:
+    def __init__(self, clock: Clock, done_for: Iterable[str] = (), abandoned: Abandoned = MappingProxyType({})) -> None:
+        self.abandoned = dict(abandoned)
         self._clock = clock
         self._watch = UpgradeCheck(clock)
-        self._done_for = frozenset(done_for)
+        self._done_for = frozenset(done_for) - {""}
         self._requests: frozenset[str] = frozenset()
         self._check: RunningCheck | None = None
         self._checked: tuple[Stamps, frozenset[str]] | None = None
@@ -137,13 +144,13 @@ class Handover:
         self.problem = problem
         _log.error("the installation on the disk cannot be used, and jobs continue with the old one: %s", problem)
 
-    def replace_process(self, lock: Lock, cut_off: list[str], before: Callable[[], None]) -> None:
+    def replace_process(self, lock: Lock, cut_off: list[str], abandoned: Abandoned) -> None:
         """Replace the process. Returns only if that was not possible; then turns may begin again.
 
         Args:
             lock: the supervisor's lock, which the new process takes over.
             cut_off: the jobs whose turn is ended so.
-            before: called right before that.
+            abandoned: the calls of plugins that the new process leaves out.
         """
         self._drain_until = None
         if not self._is_as_checked():
@@ -153,10 +160,11 @@ class Handover:
         _log.info("replacing process %d", os.getpid())
         for handler in logging.getLogger().handlers:
             handler.flush()
-        before()
         descriptor = lock.pass_on()
         done_for = ",".join(sorted(self._done_for | self._requests))
         arguments = ["-m", "tpux.supervisor", "--lock", str(descriptor), "--done-for", done_for]
+        if abandoned:  # another version, to which an upgrade leads, need not know the option
+            arguments += ["--abandoned", json.dumps(abandoned)]
         try:
             os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  (no shell is meant)
         except OSError as error:

@@ -19,10 +19,11 @@ from tpux.model.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import offsets
+from tpux.store.files import JsonFile
 from tpux.store.record import Record
 from tpux.supervisor.delivery import Delivery
 from tpux.supervisor.files import Files
-from tpux.supervisor.report import ListenerReport, listener_reports, write_listener_reports
+from tpux.supervisor.report import ListenerReport, ListenerReports
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Listeners:
 
     def __init__(self, plugins: Plugins, clock: Clock, paths: Files, observer: Callable[[Path], Observer]) -> None:
         self._clock = clock
-        self._paths = paths
+        self._file = JsonFile(paths.listeners, ListenerReports, durable=False)
         self._guard = threading.Lock()
         self._reports: dict[str, ListenerReport] = {}
         self._exit_requested: float | None = None
@@ -53,10 +54,10 @@ class Listeners:
     def start(self) -> None:
         """Read what earlier supervisors reported; the listeners that they disabled are enabled again."""
         names, oldest = {one.name for one in self._listeners}, self._clock.now() - KEEP_REPORTS
-        before = listener_reports(self._paths.listeners)
+        before = (self._file.load() or ListenerReports()).reports
         kept = [replace(report, disabled=False) for report in before if report.name in names and report.at > oldest]
         self._reports = {report.name: report for report in kept}
-        if before != kept:
+        if before != tuple(kept):
             self._write_reports()
 
     def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool = False) -> None:
@@ -70,7 +71,7 @@ class Listeners:
         self._exit_requested = None if not done else self._exit_requested
         for listener in self._listeners:
             try:
-                listener.follow(record, open_job, done=done)
+                listener.backlog.follow(record, open_job, done=done)
             except (TpuxError, OSError) as error:
                 _log.warning("job %s: listener %s is not notified: %s", record.id, listener.name, error)
         if not done:
@@ -83,16 +84,16 @@ class Listeners:
         """Make a job's events known, up to this offset."""
         self._exit_requested = None
         for listener in self._listeners:
-            listener.notify(job, end)
+            listener.backlog.notify(job, end)
 
     def behind(self, job: str) -> list[str]:
         """Return the listeners that have not received all of a job's events yet."""
-        return [one.name for one in self._listeners if not one.disabled and job in one.behind()]
+        return [one.name for one in self._listeners if not one.disabled and job in one.backlog.behind()]
 
     def drop_job(self, job: str) -> None:
         """Drop a job whose record is about to be removed, and report who has not received all of its events."""
         for listener in self._listeners:
-            if listener.drop_job(job) and listener.settled and not listener.absent:
+            if listener.backlog.drop_job(job) and listener.settled and not listener.absent:
                 self._report(ListenerReport(listener.name, f"job {int(job)} was removed before it had all events"))
 
     def check(self) -> None:
@@ -102,13 +103,13 @@ class Listeners:
         """
         if any(one.absent for one in self._listeners):
             self._listeners = [one for one in self._listeners if not one.absent]
-        ready = all(one.settled for one in self._listeners if one.behind())
+        ready = all(one.settled for one in self._listeners if one.backlog.behind())
         for listener in self._listeners:
             listener.check(deliver=ready)
 
     def may_exit(self) -> bool:
         """Return whether a supervisor that has no jobs may end: all events are received, or `EXIT_TIMEOUT` is over."""
-        late = {one.name: one.behind() for one in self._listeners if not one.disabled and one.behind()}
+        late = {one.name: one.backlog.behind() for one in self._listeners if not one.disabled and one.backlog.behind()}
         if not late:
             return True
         now = self._clock.monotonic()
@@ -137,6 +138,6 @@ class Listeners:
 
     def _write_reports(self) -> None:
         try:
-            write_listener_reports(self._paths.listeners, self._reports.values())
+            self._file.save(ListenerReports(tuple(self._reports.values())))
         except OSError as error:
             _log.warning("cannot write the reports on listeners: %s", error)

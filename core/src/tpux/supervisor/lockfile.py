@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
+from tpux.model.json import build
 
 if TYPE_CHECKING:
     from tpux.store.locks import Lock
@@ -103,8 +104,6 @@ def describe(lock: Lock) -> None:
 def read_status(lock: Path) -> Status | None:
     """Return what the lock file says; None if that cannot be read."""
     try:
-        data = json.loads(lock.read_text())
-        installation = Installation(**data["installation"])
-        return Status(int(data["pid"]), str(data["started"]), dict(data["environment"]), installation)
-    except (OSError, ValueError, KeyError, TypeError):
+        return build(Status, json.loads(lock.read_text()))
+    except (OSError, ValueError, TypeError):
         return None

@@ -10,7 +10,6 @@ import logging
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
 from tpux import env
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpux.model.json import JsonValue
-    from tpux.model.machines import Orphan
+    from tpux.model.machines import Orphan, OrphanReport
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.store.state import State
@@ -32,14 +31,6 @@ INTERVAL = 3600.0
 """Seconds between two searches."""
 INTERVAL_AT_START = 600.0
 """Seconds since the last search after which a supervisor that starts looks again."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the last search found, and when, in seconds since the epoch."""
-
-    at: float
-    orphans: tuple[Orphan, ...]
 
 
 def search_in_background(store: Store, states: Iterable[State], interval: float = INTERVAL) -> None:
@@ -73,18 +64,14 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def last_report(store: Store) -> Report | None:
+def last_report(store: Store) -> OrphanReport | None:
     """Return what the last search found; None if none has ended."""
-    from tpux.store import files
-
-    if (data := files.load(Files(store.supervisor).orphans)) is None:
+    if not (path := Files(store.supervisor).orphans).exists():
         return None
-    found = cast("list[dict[str, str]]", data["orphans"])
-    if not found:
-        return Report(cast("float", data["at"]), ())
-    from tpux.model.machines import Orphan  # `tpux list` asks each time
+    from tpux.model.machines import OrphanReport  # `tpux list` asks each time
+    from tpux.store.files import JsonFile
 
-    return Report(cast("float", data["at"]), tuple(Orphan(**orphan) for orphan in found))
+    return JsonFile(path, OrphanReport).load()
 
 
 def search(store: Store, plugins: Plugins) -> list[Orphan]:
@@ -117,14 +104,16 @@ def _places(store: Store) -> dict[str, dict[str, dict[str, JsonValue]]]:
 
 def main() -> int:
     """Search once, and store what was found. Returns the exit code."""
+    from tpux.model.machines import OrphanReport
     from tpux.plugin.manager import Plugins
-    from tpux.store import Store, files
+    from tpux.store import Store
+    from tpux.store.files import JsonFile
 
     client.clean_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     store = Store()
-    found: list[JsonValue] = [cast("JsonValue", asdict(orphan)) for orphan in search(store, Plugins())]
-    files.write_atomic(Files(store.supervisor).orphans, files.dump({"at": time.time(), "orphans": found}))
+    report = OrphanReport(time.time(), tuple(search(store, Plugins())))
+    JsonFile(Files(store.supervisor).orphans, OrphanReport).save(report)
     return 0
 
 

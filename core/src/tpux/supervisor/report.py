@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -50,11 +50,11 @@ class Report:
 
 def read(path: Path) -> Report:
     """Return the report; an empty one if there is no file, or it cannot be read."""
-    try:
-        data = json.loads(path.read_text())
-        return Report(int(data["pid"]), dict(data["blocked"]), dict(data["unwritten"]), str(data["installation"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return Report()
+    from tpux.store.files import JsonFile
+
+    with suppress(OSError):
+        return JsonFile(path, Report).load() or Report()
+    return Report()
 
 
 def write(path: Path, report: Report) -> None:
@@ -101,23 +101,11 @@ class ListenerReport:
     at: float = 0.0
 
 
-def listener_reports(path: Path) -> list[ListenerReport]:
-    """Return what happened to listeners in the last days; nothing if the file is damaged."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        reports = json.loads(path.read_text())
-        return [ListenerReport(**report) for report in reports]
-    return []
+@dataclass(frozen=True)
+class ListenerReports:
+    """What happened to listeners in the last days: the content of `listeners.json`."""
 
-
-def write_listener_reports(path: Path, reports: Iterable[ListenerReport]) -> None:
-    """Replace what `listener_reports` returns.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    from tpux.store import files
-
-    files.write_atomic(path, json.dumps([asdict(report) for report in reports]).encode(), durable=False)
+    reports: tuple[ListenerReport, ...] = ()
 
 
 def rotate_log(path: Path) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle.advance import JobController
-from tpux.lifecycle.errors import call_key, write_abandoned
+from tpux.lifecycle.errors import call_key
 from tpux.lifecycle.open import open_job
 from tpux.plugin.manager import Plugins
 from tpux.remote.calls import StepInterruptedError
@@ -27,7 +27,7 @@ from tpux.store.record import Record
 from tpux.supervisor import orphans, report
 from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
 from tpux.supervisor.files import Files
-from tpux.supervisor.handover import Handover
+from tpux.supervisor.handover import Abandoned, Handover
 from tpux.supervisor.listeners import Listeners
 from tpux.supervisor.lockfile import describe
 from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
@@ -220,8 +220,8 @@ class Supervisor:
             self._handover.update(opened, to_end.values())
             running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
-                mark = partial(self._write_abandoned, [blocked[job] for job in to_end])
-                self._handover.replace_process(self._lock, [*running, *blocked], mark)
+                abandoned = self._abandoned([blocked[job] for job in to_end])
+                self._handover.replace_process(self._lock, [*running, *blocked], abandoned)
             problem = self._handover.problem
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
@@ -264,12 +264,12 @@ class Supervisor:
                 found[turn.job] = f"{turn.job}:{controller.record.state.last_request_number}:{'+'.join(hooks)}"
         return found
 
-    def _write_abandoned(self, turns: Iterable[Turn]) -> None:
+    def _abandoned(self, turns: Iterable[Turn]) -> Abandoned:
+        """Return the calls that the next process leaves out: those that a stop or delete ends, and earlier ones."""
+        found = {job: {**controller.errors.abandoned} for job, controller in list(self._controllers.items())}
         for turn in turns:
-            try:
-                write_abandoned(self._controllers[turn.job].record.directory, turn.calls.copy().values())
-            except OSError as error:  # the hook is called once more
-                _log.warning("job %s: cannot write which calls are abandoned: %s", turn.job, error)
+            found[turn.job] |= {call_key(call): str(call) for call in turn.calls.copy().values()}
+        return {job: calls for job, calls in found.items() if calls}
 
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, or its store was removed."""
@@ -328,7 +328,10 @@ class Supervisor:
             self._seen.pop(job)  # the command that creates it still holds it
             self._scan_again = True
             return
-        controller = JobController(self._store, record, self._plugins, self._clock, self._listeners)
+        abandoned = self._handover.abandoned.pop(job, {}) if self._handover is not None else {}
+        controller = JobController(
+            self._store, record, self._plugins, self._clock, self._listeners, abandoned=abandoned
+        )
         controller.wake = self._look_again
         self._listeners.follow(record, lambda: controller.open().job)
         with self._guard:

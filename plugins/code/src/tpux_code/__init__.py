@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import Command, Finding, Job, Peer, Result, Section, Steps, TpuxError, Worker, hookimpl, sh
@@ -108,15 +109,9 @@ def prepare_command(job: Job, command: Command) -> Command:
 
 
 @hookimpl
-def remove_unused(used: Sequence[Mapping[str, JsonValue]]) -> None:
-    """Remove the snapshots that no job uses."""
-    Snapshots().remove_unused({str(answer["snapshot"]) for answer in used})
-
-
-@hookimpl
-def disk_usage(resolved: Mapping[str, JsonValue]) -> int | None:
-    """Return the size of a job's snapshot."""
-    return sum(snapshot.size for snapshot in Snapshots().find([str(resolved["snapshot"])]))
+def stored_files(resolved: Mapping[str, JsonValue]) -> list[Path]:
+    """Return the files of a job's snapshot."""
+    return Snapshots().stored_files(str(resolved["snapshot"]))
 
 
 def _snapshot(job: Job) -> str:

@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from tpux import Host, Put, Result, Sh, Steps, TpuxError, UsageError, api
-from tpux.api import new_app, say
+from tpux.api import machines, new_app, say
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import LARGE, not_awaited, send
@@ -86,7 +86,7 @@ def _section(job: Job, revision: dict[str, object]) -> tuple[CodeSection, str]:
 
 def _send(job: Job, snapshot: str, size: int) -> None:
     """Send a snapshot of that many bytes to the job's workers, if it holds any: the next start need not wait for it."""
-    if api.allocation_of(job) is None:
+    if machines.allocation_of(job) is None:
         say("the job holds no machines now: the code is sent when it has some")
         return
     connection, snapshots = api.workers(job.id), Snapshots()

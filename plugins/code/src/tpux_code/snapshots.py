@@ -3,13 +3,12 @@
 A snapshot is a list of files (`snapshots/ID.json`), whose contents are stored once for all snapshots (`objects/`). Its
 id is a digest of the list, so two jobs with the same files share it.
 
-Whoever makes or removes snapshots holds a lock: many may make some at a time, and only one may remove some. A process
-that has made one also holds a lock on its list until it ends, so that nothing removes it before a job names it.
+Whoever makes snapshots holds a shared lock: meanwhile core deletes none. The times of all files of a new snapshot are
+set, so that core keeps them until a job names them.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -21,7 +20,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
@@ -39,8 +37,6 @@ _TIMES = 20 * 365 * 86_400
 _NEW = ".new-"
 """How the names of files begin that are being written."""
 _archiving = threading.Lock()
-_made: list[BufferedReader] = []
-"""The lists of the snapshots that this process has made, open and locked until it ends."""
 
 
 class File(NamedTuple):
@@ -86,23 +82,19 @@ class Snapshots:
         self._archives = self._root / "archives"
 
     def make(self, directory: Path, paths: Iterable[str]) -> Snapshot:
-        """Store a snapshot of these files of a directory. It is kept at least until this process ends.
+        """Store a snapshot of these files of a directory. It is kept for an hour, until a job must name it.
 
         Raises:
             TpuxError: a file cannot be read.
             OSError: it cannot be stored.
         """
-        with self._locked(portalocker.LockFlags.SHARED):
+        with self._locked():
             files = tuple(self._add(directory, path) for path in sorted(paths))
             text = json.dumps(files).encode()
             made = Snapshot(hashlib.sha256(text).hexdigest()[:_ID_LENGTH], files)
             path = self._list(made.id)
-            if not path.exists():
-                with _created(path) as target:
-                    target.write(text)
-            file = path.open("rb")
-            fcntl.flock(file, fcntl.LOCK_SH)
-            _made.append(file)
+            with _created(path) as target:  # also if it is there: its time is now
+                target.write(text)
         return made
 
     def load(self, snapshot: str) -> Snapshot:
@@ -138,26 +130,20 @@ class Snapshots:
         known = set(base.files) if base else set[File]()
         with _archiving:  # workers are prepared in parallel, and need the same archive
             if not path.exists():
-                with self._locked(portalocker.LockFlags.SHARED), _created(path) as target:
+                with self._locked(), _created(path) as target:
                     self._write_archive(target, [file for file in snapshot.files if file not in known])
         return path
 
-    def remove_unused(self, used: set[str]) -> None:
-        """Remove all snapshots but those in use, and those that a running process has made."""
-        with self._locked(portalocker.LockFlags.EXCLUSIVE):
-            for path in self._lists.glob("*.json"):
-                if path.stem not in used:
-                    with path.open("rb") as file, suppress(BlockingIOError):
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        path.unlink()
-            left = [path.stem for path in self._lists.glob("*.json")]
-            needed = {self._object(file) for name in left for file in self.load(name).files if file.kind != "link"}
-            for path in [*self._objects.glob("*/*"), *self._objects.glob(f"{_NEW}*"), *self._lists.glob(f"{_NEW}*")]:
-                if path not in needed:
-                    path.unlink()
-            for path in self._archives.glob("*"):
-                if path.name.partition("-")[0] not in left:
-                    path.unlink()
+    def stored_files(self, snapshot: str) -> list[Path]:
+        """Return the files that a snapshot consists of, and its archives; none if it is not stored.
+
+        Raises:
+            TpuxError: it is damaged.
+        """
+        if not self._list(snapshot).exists():
+            return []
+        contents = [self._object(file) for file in self.load(snapshot).files if file.kind != "link"]
+        return [self._list(snapshot), *contents, *self._archives.glob(f"{snapshot}-*")]
 
     def _add(self, directory: Path, path: str) -> File:
         """Store the content of a file. Without `Path`, since a directory may have thousands."""
@@ -178,6 +164,7 @@ class Snapshots:
             file = File(path, kind, digest.hexdigest(), content.tell())
             with suppress(FileNotFoundError):
                 if self._object(file).stat().st_size == file.size:  # another one was damaged by a crash of the machine
+                    os.utime(self._object(file))
                     return file
             content.seek(0)
             stored, size = self._store(content)
@@ -231,15 +218,15 @@ class Snapshots:
         return Path(f"{self._objects}/{file.content[:2]}/{file.content[2:]}")
 
     @contextmanager
-    def _locked(self, how: portalocker.LockFlags) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._root / "lock"
-        flags = how | portalocker.LockFlags.NON_BLOCKING
+        flags = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
         lock = portalocker.Lock(path, mode="a", timeout=_LOCK_TIMEOUT, check_interval=0.02, flags=flags)
         try:
             lock.acquire()
         except portalocker.LockException as error:
-            message = f"another process used the stored code for {_LOCK_TIMEOUT:.0f} s"
+            message = f"another process has removed stored code for {_LOCK_TIMEOUT:.0f} s"
             raise TpuxError(message, where=str(path), hint="try again") from error
         try:
             yield

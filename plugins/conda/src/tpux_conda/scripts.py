@@ -277,7 +277,7 @@ said=$(mktemp)
 find_conda
 # conda prints all of it at the end, and its own report after that: what pip says is the reason.
 code=0
-"$conda" run -n "$name" python -m pip install --disable-pip-version-check --requirement "$requirements" \\
+"$conda" run -n "$name" python -m pip install --no-input --disable-pip-version-check --requirement "$requirements" \\
     >"$said" 2>&1 || code=$?
 cat "$said"
 if [ "$code" != 0 ]; then

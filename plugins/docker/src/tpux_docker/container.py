@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tpux import Command, Job, Worker
+from tpux_docker.scripts import INIT
 from tpux_docker.section import DockerSection, is_ignored
 
 # Devices and privileges that libtpu needs (memlock: for the VFIO devices of v5e and v6e), the workers' own network, and
@@ -34,21 +35,23 @@ class Container:
         job: the job.
         section: its section `docker`.
         worker: the worker.
+        suffix: what its name and label end with, if it is not the one of the attempt.
     """
 
     job: Job
     section: DockerSection
     worker: Worker
+    suffix: str = ""
 
     @property
     def name(self) -> str:
         """Its name, unique among the jobs of all stores: workers on one machine share a docker daemon."""
-        return f"tpux-{self.job.unique_id}-{self.job.attempt}-w{self.worker.index}"
+        return f"tpux-{self.job.unique_id}-{self.job.attempt}-w{self.worker.index}{self.suffix}"
 
     @property
     def label(self) -> str:
         """The label of all containers of the job on this worker."""
-        return f"{LABEL}={self.job.key}-w{self.worker.index}"
+        return f"{LABEL}={self.job.key}-w{self.worker.index}{self.suffix}"
 
     def variables(self, command: Command) -> dict[str, str]:
         """Return the variables of the program. What the config gives the program outranks the container's.
@@ -59,13 +62,26 @@ class Container:
         own = {name: value for name, value in self.section.env_vars.items() if name not in given}
         return {_RUN_MARKERS.get(name, name): value for name, value in {**command.env, **own}.items()}
 
-    def arguments(self, command: Command, program: tuple[str, ...]) -> list[str]:
-        """Return the arguments of `docker`: none is a secret.
+    def run_arguments(self, command: Command, variables: int) -> list[str]:
+        """Return the arguments of `scripts.RUN`: none is a secret.
+
+        Args:
+            command: the command to run.
+            variables: how many variables are sent into the container.
+        """
+        mark = f"{command.script}.mark"
+        program = ("bash", "-c", INIT, "tpux-docker", mark, *command.argv)
+        made = (str(len(command.directories)), *command.directories)
+        return [self.name, self.label, str(variables), mark, *made, *self._arguments(command, program, mark)]
+
+    def _arguments(self, command: Command, program: tuple[str, ...], mark: str) -> list[str]:
+        """Return the arguments of `docker`.
 
         Args:
             command: the command to run; its script, its directory, its output directories and those that it names are
                 mounted.
             program: what the container runs.
+            mark: the file that it empties.
         """
         home = command.env.get("TPUX_RUN_HOME", "")
         mounts = [_in_home(mount, home) for mount in self.section.mount_dirs]
@@ -80,6 +96,7 @@ class Container:
             *(f"--volume={mount}" for mount in mounts),
             *(f"--mount={_bind(path)}" for path in dict.fromkeys(own)),
             f"--mount={_bind(command.script, 'readonly')}",
+            f"--mount={_bind(mark)}",
             *([f"--workdir={workdir}"] if workdir else []),
             self.section.image,
             *program,

@@ -30,13 +30,23 @@ explain() {
 }
 """
 
+FINAL = 78
+"""The exit code of a step that another try does not help (`EX_CONFIG` of sysexits)."""
+NOT_STARTED = "tpux: the image's ENTRYPOINT never started the command"
+"""How the line begins that says so."""
+REPLACE_ENTRY_POINT = 'replace it, docker.flags: ["--entrypoint="], or let it end with exec "$@"'
+
 CHECK = f"""# check docker and the image
 {_FIND_DOCKER}
 if ! find_docker; then
     explain
     exit 1
 fi
-$docker image inspect {{image}} >/dev/null
+id=$($docker image inspect --format '{{{{.Id}}}}' {{image}})
+if [ "$(cat {{tried}} 2>/dev/null)" != "$id" ]; then
+    echo 'no command was started in this image yet'
+    exit 1
+fi
 """
 
 _INSTALL = f"""# find, start or install docker
@@ -109,9 +119,21 @@ for pause in 5 15 45 ''; do
     if ! [ -e "$new/failed" ]; then exit; fi
     rm "$new/failed"
     case $(cat "$new/output") in
-        *'manifest unknown'* | *'not found'* | *'not exist'* | *'denied'* | *'nauthorized'* | *'no matching manifest'*)
-            echo "the image $image cannot be pulled: check its name and tag, and who may read it"
-            exit 1
+        *'denied'* | *'nauthorized'* | *'no basic auth'* | *'uthentication required'* | *'incorrect username'*)
+            host=${{image%%/*}}
+            case $host in "$image") host= ;; *.* | *:* | localhost) ;; *) host= ;; esac
+            echo "the image $image cannot be pulled: check its name and tag, and who may read it;" \
+                "if it needs a login, run on each worker, as in a script of the module script:" \
+                "docker login${{host:+ $host}}"
+            exit {FINAL}
+            ;;
+        *'manifest unknown'* | *'not found'* | *'not exist'* | *'invalid reference'* | *'no matching manifest'*)
+            echo "the image $image cannot be pulled: check its name and tag"
+            exit {FINAL}
+            ;;
+        *'no space left'* | *'x509:'* | *'HTTP response to HTTPS'* | *'not supported'* | *'unsupported'*)
+            echo "the image $image cannot be pulled: $(grep -v '^[[:space:]]*$' "$new/output" | tail -n 1)"
+            exit {FINAL}
             ;;
     esac
     [ -n "$pause" ] || break
@@ -120,6 +142,64 @@ for pause in 5 15 45 ''; do
 done
 echo "the image $image could not be pulled in four tries: see above"
 exit 1
+"""
+
+# An exit code of the command is none of the image's entry point: only the mark that INIT empties shows that the command
+# was started. What an image is tried with is what the command gets: an entry point, a user who must read the script,
+# bash, options. Any other image of the name, or other options, are tried again.
+TRY = f"""# try to start a command in the image
+{_FIND_DOCKER}
+if ! find_docker; then
+    explain
+    exit 1
+fi
+image={{image}} name={{name}} script={{script}} tried={{tried}}
+id=$($docker image inspect --format '{{{{.Id}}}}' "$image")
+if [ "$(cat "$tried" 2>/dev/null)" = "$id" ]; then
+    echo 'a command was started in it before'
+    exit
+fi
+directory=${{script%/*}}
+mkdir -p "${{tried%/*}}" "$directory"
+said=$(mktemp)
+trap 'rm -rf "$said" "$directory"' EXIT
+trap 'exit 143' HUP INT TERM
+(umask 077 && echo 'exit 0' >"$script")
+export TPUX_RUN_HOME="${{TPUX_RUN_HOME:-$PWD}}"
+code=0
+timeout -k 10 {{limit}} bash -c {{run}} tpux-docker {{arguments}} >"$said" 2>&1 || code=$?
+cat "$said"
+if [ "$code" = 0 ]; then
+    echo "$id" >"$tried"
+    exit
+fi
+$docker rm -f "$name" >/dev/null 2>&1 || :
+image_is=$($docker image inspect --format '{{{{.Os}}}}/{{{{.Architecture}}}}' "$image")
+worker_is=$($docker version --format '{{{{.Server.Os}}}}/{{{{.Server.Arch}}}}')
+text=$(cat "$said")
+why='no command can be started in it: see above' final={FINAL}
+case $text in
+    *'exec format error'*)
+        why="it is for another kind of machine than $worker_is: build it with --platform=$worker_is"
+        ;;
+    *'"bash": executable file not found'*) why='it has no bash in its PATH, which must start the command: add it' ;;
+    *"{NOT_STARTED}"*) why='its ENTRYPOINT never started a command: {REPLACE_ENTRY_POINT}' ;;
+    *"$script: Permission denied"*)
+        user=$($docker image inspect --format '{{{{.Config.User}}}}' "$image")
+        why="its user ${{user:-root}} cannot read the command's file: use another, docker.flags: [\\"--user=root\\"]"
+        ;;
+    *)
+        final=$code
+        case $code in
+            124 | 137)
+                why="its ENTRYPOINT has started no command within {{limit}} s: "'{REPLACE_ENTRY_POINT}' final={FINAL}
+                ;;
+        esac
+        ;;
+esac
+[ "$image_is" = "$worker_is" ] || [ "$final" = "$code" ] || why="it is for $image_is; $why"
+echo "the image $image: $why"
+exit "$final"
 """
 
 STOP = f"""# stop the container
@@ -134,15 +214,16 @@ $docker rm -f {{name}} >/dev/null 2>&1 || :
 """
 
 # Run by Bash beside the container: $1 is its name, $2 the label of all containers of this worker, $3 the number of its
-# variables, $4 the number of the directories that follow, which docker would not create; the rest are the arguments of
-# docker. The container's stdin is a pipe that ends only with the client, so the container notices the client's end,
-# however it comes. It begins with the variables: in a file they could not contain newlines, and docker would keep those
-# of an option on its disk, and show them.
+# variables, $4 the mark that INIT empties once it runs (a file that is not empty, since a disk may be full), $5 the
+# number of the directories that follow, which docker would not create; the rest are the arguments of docker. The
+# container's stdin is a pipe that ends only with the client, so the container notices the client's end, however it
+# comes. It begins with the variables: in a file they could not contain newlines, and docker would keep those of an
+# option on its disk, and show them.
 RUN = (
     _FIND_DOCKER
     + """
-name=$1 label=$2 count=$3 directories=$4
-shift 4
+name=$1 label=$2 count=$3 mark=$4 directories=$5 signalled=
+shift 5
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin HOME=$TPUX_RUN_HOME
 for directory in "${@:1:directories}"; do
     mkdir -p -- "$directory" || exit 126
@@ -157,20 +238,21 @@ for id in $($docker ps -aq --filter "label=$label"); do  # of an earlier attempt
     $docker rm -f "$id" >/dev/null
 done
 
-trap : TERM  # the client passes it on
+rm -f "$mark"
+echo 'not started' >"$mark" && chmod 0666 "$mark" || exit 126  # the image's user may be another one
+trap 'signalled=1' TERM  # the client passes it on
 directory=$(mktemp -d) && mkfifo "$directory/stdin" && exec 3<>"$directory/stdin" || exit 126
 rm -r "$directory"
 exec 4>&2 2>/dev/null  # Bash reports there which of the two below a signal has ended
 $docker "$@" <&3 2>&4 3<&- 4>&- &
 client=$!
-exec 4>&-
 (
     for ((index = 0; index < count; index++)); do
         variable=@SENT@$index
         printf '%s\\0' "${!variable}"
     done
     printf '\\0'
-) >&3 &
+) >&3 4>&- &
 writer=$!
 while
     wait "$client"
@@ -180,13 +262,20 @@ wait "$client"
 code=$?
 kill "$writer"
 [ "$code" -lt 125 ] || $docker rm -f "$name" >/dev/null 2>&1
+if [ -s "$mark" ] && [ "$code" -lt 125 ] && [ -z "$signalled" ]; then
+    echo "@NOT_STARTED@: it has ended with exit code $code" >&4
+    code=126
+fi
 exit "$code"
-""".replace("@SENT@", SENT)
+""".replace("@SENT@", SENT).replace("@NOT_STARTED@", NOT_STARTED)
 )
 
-# Run by Bash in the container, as its first process; the arguments are the program. It passes SIGTERM on, once, to
-# all processes, as a stop does outside of containers; and it ends the container when the client has ended.
+# Run by Bash in the container, as its first process; $1 is the mark, the other arguments are the program. It passes
+# SIGTERM on, once, to all processes, as a stop does outside of containers; and it ends the container when the client
+# has ended.
 INIT = """
+: >"$1"
+shift
 program= asked=
 forward() {
     [ -z "$asked" ] || return

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 PROGRAMS = ("bash", "sh", "sleep", "setsid", "cat", "touch", "env")
@@ -35,9 +36,10 @@ def image_layer(programs: Sequence[str] = PROGRAMS, scripts: Mapping[str, str] |
             entry = tarfile.TarInfo(f"usr/bin/{name}")
             entry.size, entry.mode = len(text.encode()), 0o755
             archive.addfile(entry, io.BytesIO(text.encode()))
-        for directory in ("root", "tmp", "work"):
+        parents = {str(parent) for target in added for parent in PurePosixPath(target).parents}
+        for directory in ["root", "tmp", "work", *sorted(parents - {"."})]:
             entry = tarfile.TarInfo(directory)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755 if directory in parents else 0o1777
             archive.addfile(entry)
     return content.getvalue()
 

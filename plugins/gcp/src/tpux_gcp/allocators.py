@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tpux import (
     Denied,
@@ -62,11 +63,6 @@ class Allocator:
         return inspect(request, queue=self._queue)
 
     @hookimpl
-    def current_workers(self, request: ProvisionRequest) -> list[Worker] | None:
-        """Return the workers with the host keys that they publish now."""
-        return current_workers(request, queue=self._queue)
-
-    @hookimpl
     def release(self, request: ProvisionRequest) -> Released | Waiting:
         """Take one step towards releasing the machines."""
         return release.release(request, queue=self._queue)
@@ -118,7 +114,13 @@ queued_resources = Allocator(queue=True)
 
 
 def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
-    """Return the state of the machines, from one call of the API (two for a queued resource) while they exist."""
+    """Return the state of the machines, from one call of the API (two for a queued resource) while they exist.
+
+    To describe the workers takes another call for each node.
+
+    Raises:
+        TpuxError: the workers are to be described, and the API does not have the host keys of all of them.
+    """
     try:
         context = RequestContext.load(request, queue=queue)
         if context is None:
@@ -137,10 +139,13 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
     whose = owner(resource.labels, request)
     if whose == "another" or (whose not in {"ours", "former"} and not saved.borrowed):
         return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
-    return _machines(resource, preemptible=context.tpu.pricing == "preemptible")
+    status = _status(resource, preemptible=context.tpu.pricing == "preemptible")
+    if not request.describe_workers or status.state != "ready":
+        return status
+    return replace(status, workers=_workers(context, resource))
 
 
-def _machines(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
+def _status(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
     evidence, status = resource.state, resource.status
     details = {node.name: f"{node.state} {node.health}".strip() for node in resource.nodes}
     if status == "ready":
@@ -157,27 +162,20 @@ def _machines(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
     return MachineStatus("preempted" if preempted else "gone", evidence=evidence, details=details)
 
 
-def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] | None:
-    """Return the workers with the host keys that they publish now; None if the job has no ready TPU.
+def _workers(context: RequestContext, resource: TpuResource) -> tuple[Worker, ...]:
+    """Return the workers of a ready TPU with the host keys that they publish now.
 
     Raises:
         TpuxError: the API failed, or does not have the host keys of all workers.
     """
+    where = f"TPU {context.name}"
     try:
-        context = RequestContext.load(request, queue=queue)
-        if context is None:
-            return None
-        _, found = look_up(context)
-        if not isinstance(found, Exists) or (resource := found.resource).status != "ready":
-            return None
-        if owner(resource.labels, request) not in {"ours", "former"} and not context.saved.borrowed:
-            return None
         workers = build_allocation(context, resource, published_by).workers
     except (CloudError, InvalidConfigError) as error:
-        raise TpuxError(str(error), where=f"TPU {request.name}") from error
+        raise TpuxError(str(error), where=where) from error
     if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
-        raise TpuxError(f"worker {missing[0]} publishes no host key", where=f"TPU {request.name}")
-    return list(workers)
+        raise TpuxError(f"worker {missing[0]} publishes no host key", where=where)
+    return workers
 
 
 def _find_machines(request: ProvisionRequest) -> Ready | Waiting | None:

@@ -340,7 +340,7 @@ def _check_throttled(project: str) -> None:
 
 
 def _mark_throttled(project: str) -> None:
-    from tpux.api import clock_rate
+    from tpux.api.machines import clock_rate
 
     _log.info("project %s is throttled", project)
     with _lock:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from tpux import ProvisionRequest
-from tpux.api import leases
+from tpux.api import machines
 from tpux_gcp.errors import InvalidConfigError
 
 # AIP-122 as the TPU API checks it: an RFC 1035 label.
@@ -103,7 +103,7 @@ def owner(labels: Mapping[str, str], request: ProvisionRequest) -> Owner:
         return "former"
     if JOB not in labels or STORE not in labels:
         return "nobody"
-    if labels[STORE] == ours[STORE] and not leases.is_active(labels[JOB]):
+    if labels[STORE] == ours[STORE] and not machines.is_active(labels[JOB]):
         return "stale"
     return "another"  # jobs of another store cannot be looked up here: they count as live
 
@@ -114,4 +114,4 @@ def _has(labels: Mapping[str, str], owner: Mapping[str, str]) -> bool:
 
 def is_orphan(labels: Mapping[str, str]) -> bool:
     """Return True if a job of this store created the TPU and no longer holds machines."""
-    return labels.get(STORE) == leases.store_id() and JOB in labels and not leases.is_active(labels[JOB])
+    return labels.get(STORE) == machines.store_id() and JOB in labels and not machines.is_active(labels[JOB])

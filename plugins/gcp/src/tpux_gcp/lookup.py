@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tpux import Backoff, JsonValue, Orphan, TpuxError, UsageError
-from tpux.api import clock_rate, leases, say
+from tpux import JsonValue, Orphan, TpuxError, UsageError
+from tpux.api import machines, say
+from tpux.fields import Backoff
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, from_status
@@ -118,7 +119,7 @@ def wait_for(state: Callable[[], str | None], *, timeout: float) -> None:
     Raises:
         TpuxError: the timeout has passed.
     """
-    rate, printed = clock_rate(), ""
+    rate, printed = machines.clock_rate(), ""
     deadline = time.monotonic() + timeout / rate
     for poll in itertools.count():
         if (current := state()) is None:
@@ -177,7 +178,7 @@ def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
     return [
         tpu
         for tpu in found
-        if is_orphan(tpu.resource.labels) and not leases.holder_of(f"{tpu.location.parent}/{tpu.name}")
+        if is_orphan(tpu.resource.labels) and not machines.holder_of(f"{tpu.location.parent}/{tpu.name}")
     ]
 
 

@@ -6,10 +6,10 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tpux import Bucket, Finding, Job, ProvisionRequest
+from tpux import Finding, Job, ProvisionRequest
+from tpux.fields import Bucket
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.errors import CloudError, InvalidConfigError
@@ -121,15 +121,22 @@ def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, find
         of_zones = [_left_out(finding) if finding.where == LACKING else finding for finding in of_zones]
     findings += of_zones
     if name and not any(finding.level == "error" and finding.where == "tpu.name" for finding in findings):
-        for zone in dict.fromkeys(candidate.zone for candidate in candidates if candidate.zone in zones):
-            _collect(findings, "tpu.name", partial(_check_existing, api, tpu, name, zone, candidates))
+        in_zones = list(dict.fromkeys(candidate.zone for candidate in candidates if candidate.zone in zones))
+        _collect(findings, "tpu.name", lambda: findings.append(_find_named(api, tpu, name, in_zones, candidates)))
 
 
-def _check_existing(api: Api, tpu: GcpTpuSection, name: str, zone: str, candidates: list[Candidate]) -> None:
-    """Check the TPU of the configured name, if there is one: a job would borrow it."""
+def _find_named(api: Api, tpu: GcpTpuSection, name: str, zones: list[str], candidates: list[Candidate]) -> Finding:
+    """Return which TPU of the configured name the job would use, or that it creates one, which costs money."""
     queue = tpu.allocation_mode == "queued-resources" or tpu.node_count > 1
-    if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
-        check_existing(tpu, name, candidates, zone, resource)
+    for zone in zones:
+        if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
+            check_existing(tpu, name, candidates, zone, resource)
+            return Finding("note", f"uses the existing TPU {name} in {zone}", "tpu.name")
+    none = f"there is no TPU {name} in {', '.join(zones)}"
+    if tpu.existing:
+        hint = "`tpux tpu list` shows what exists; without tpu.existing the job creates a TPU"
+        return Finding("error", f"{none}, and tpu.existing is true", "tpu.name", hint)
+    return Finding("note", f"creates {name}-JOB-...: {none}", "tpu.name", "tpu.existing: true uses existing ones only")
 
 
 def _left_out(finding: Finding) -> Finding:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from tpux import Denied, ProvisionRequest, Ready, Waiting
-from tpux.api import leases
+from tpux.api import machines
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import (
     NO_CAPACITY,
@@ -39,6 +39,7 @@ from tpux_gcp.stockout import (
     deny_refused,
     find_candidates,
     next_candidate,
+    no_such_tpu,
     on_create_failed,
     refuse,
     replace_lost,
@@ -106,7 +107,7 @@ def _begin(request: ProvisionRequest) -> Answer:
 
 def _after_delete(context: RequestContext) -> Answer:
     if context.saved.borrowed:
-        leases.release(context.lease_name, context.request.labels)
+        machines.release(context.lease_name, context.request.labels)
     return next_candidate(context)
 
 
@@ -149,7 +150,7 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
     """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
     saved = context.saved
     if saved.borrowed:
-        leases.release(context.lease_name, context.request.labels)
+        machines.release(context.lease_name, context.request.labels)
         return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
@@ -165,6 +166,8 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
 def _create(context: RequestContext) -> Answer:
     """Send the creation, in a step after the one that saves that it is sent: this process may die meanwhile."""
     saved, api = context.saved, context.api
+    if context.tpu.existing:
+        return no_such_tpu(context)
     if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
         name = unique_name(context.request)
         return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
@@ -240,7 +243,7 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowing = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
         return borrowing.wait(f"borrowing {context.name}, which this job did not create", 0)
-    if holder := leases.acquire(context.lease_name, request.labels, request.previous_owners):
+    if holder := machines.acquire(context.lease_name, request.labels, request.previous_owners):
         freed = f"`tpux stop {int(holder)} --release` frees it"
         return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpux import ProvisionRequest, Released, Waiting
-from tpux.api import leases
+from tpux.api import machines
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
 from tpux_gcp.existence import POLL, Absent, MayAppear, look_up, poll_after
 from tpux_gcp.labels import owner
@@ -41,7 +41,7 @@ def _release(context: RequestContext | None) -> Released | Waiting:
     except CloudError as error:
         return _release_pending(context, error.problem)
     if pending is None and context.saved.borrowed:
-        leases.release(context.lease_name, context.request.labels)
+        machines.release(context.lease_name, context.request.labels)
     return pending or Released()
 
 
@@ -85,7 +85,7 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
         return True
     always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"
     lost = whose == "stale" and resource.status in LOST
-    return (always or lost) and not leases.acquire(
+    return (always or lost) and not machines.acquire(
         context.lease_name, context.request.labels, context.request.previous_owners
     )
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, cast
 
-from tpux import Backoff, Denied, Failure, JsonValue, ProvisionRequest, Ready, Waiting
-from tpux.api import clock_rate
-from tpux.fields import FailureKind
+from tpux import Denied, Failure, JsonValue, ProvisionRequest, Ready, Waiting
+from tpux.api.machines import clock_rate
+from tpux.fields import Backoff, FailureKind
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import Problem, ProblemKind

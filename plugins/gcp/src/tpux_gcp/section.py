@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, cast
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from tpux import TpuSection
 from tpux.fields import Accelerator, Duration, LocalFile, workers_of
@@ -90,6 +90,14 @@ class GcpTpuSection(TpuSection):
     """How long a request may wait in one zone before the next zone of the list is tried."""
     endpoint: str | None = None
     """The address of the TPU API, such as an emulator's."""
+    existing: bool = False
+    """Use the TPU that is called tpu.name, and fail if there is none, rather than create one."""
+
+    @model_validator(mode="after")
+    def _existing_has_a_name(self) -> GcpTpuSection:
+        if self.existing and not self.name:
+            raise ValueError("tpu.existing needs tpu.name, the TPU to use")
+        return self
 
     def count_workers(self) -> int | None:
         """Return the number of workers; of a list of accelerators, with the first one."""

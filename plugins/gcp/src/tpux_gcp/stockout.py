@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from tpux import Backoff, Denied, Failure, UsageError, Waiting
-from tpux.fields import FailureKind, workers_of
+from tpux import Denied, Failure, UsageError, Waiting
+from tpux.fields import Backoff, FailureKind, workers_of
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,
@@ -119,6 +119,13 @@ _REFUSALS: Mapping[ProblemKind, str] = {
     "forbidden": "access is denied to",
     "config": "there is no",
 }
+
+
+def no_such_tpu(context: RequestContext) -> Waiting:
+    """Look in the next zone for the TPU that must exist (`tpu.existing`); the request fails if none has it."""
+    saved, why = context.saved, f"no TPU there is called {context.name}, and tpu.existing is true"
+    refusals = (*saved.refusals, ("config", str(saved.candidate), why))
+    return next_candidate(context.with_saved(replace(saved.begin_delete("not found", "next"), refusals=refusals)))
 
 
 def refuse(context: RequestContext, answer: Answer) -> Answer:

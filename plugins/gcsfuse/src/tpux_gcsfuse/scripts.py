@@ -109,7 +109,7 @@ unmount() {
 
 make_directory() {
     mkdir -p -- "$1" 2>/dev/null || { $sudo mkdir -p -- "$1" && $sudo chown "$(id -u):$(id -g)" "$1"; } || {
-        echo "cannot create the directory $1: set gcsfuse.mount_path to another one"
+        echo "cannot create the directory $1: set ${2:-gcsfuse.mount_path} to another one"
         return 1
     }
 }
@@ -159,7 +159,7 @@ fi
 
 cache={cache}
 case $cache in '' | /*) ;; *) cache=$HOME/$cache ;; esac
-[ -z "$cache" ] || mkdir -p -- "$cache"
+[ -z "$cache" ] || make_directory "$cache" gcsfuse.cache.dir
 # To a file: what gcsfuse starts in the background keeps a pipe open. Nor may it keep the lock.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -190,6 +190,19 @@ echo "$options $source" >"$record"
 """
 
 # `signed-by` trusts Google's key for its own packages only.
+# As jobman does; what it makes, such as a RAM disk for a cache, is there before the cache's directory is.
+_PREFIX = """
+if resolve && mounted >/dev/null && is_wanted "$(mounted)" && problem=$(answers); then
+    echo "the bucket is mounted already"
+    exit 0
+fi
+bash -c {prefix} </dev/null || {
+    code=$?
+    echo "gcsfuse.cache.prefix ended with exit code $code"
+    exit "$code"
+}
+"""
+
 _INSTALL = """# install gcsfuse
 mkdir -p {directory}
 if command -v gcsfuse && { command -v fusermount3 || command -v fusermount; }; then exit 0; fi
@@ -253,6 +266,20 @@ def examine(mount: Mount, *, for_others: bool) -> Sh:
     script = f"# examine the mount of the bucket {mount.bucket_name}{_PRELUDE}{_EXAMINE}"
     facts = _facts(mount, _flags(mount, for_others=for_others))
     return sh(script, may_fail=False, example="", timeout=ANSWER_TIMEOUT + 30.0, **facts)
+
+
+def prepare(mount: Mount, *, for_others: bool) -> Sh | None:
+    """Return the step that runs the script before one mount, unless that is mounted; None if it has none."""
+    if mount.cache is None or mount.cache.prefix is None:
+        return None
+    return sh(
+        f"# run cache.prefix for the bucket {mount.bucket_name}{_PRELUDE}{_PREFIX}",
+        may_fail=False,
+        example="",
+        timeout=MOUNT_TIMEOUT,
+        prefix=f"\n{mount.cache.prefix}",  # a value that begins with ~/ is refused, and here the shell expands it
+        **_facts(mount, _flags(mount, for_others=for_others)),
+    )
 
 
 def mount(mount: Mount, *, for_others: bool) -> Sh:

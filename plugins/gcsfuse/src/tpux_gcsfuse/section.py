@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tpux import Bucket, Section
-from tpux.fields import Duration
+from tpux import Section
+from tpux.fields import Bucket, Duration
 
 # "Bucket names" in the documentation of Cloud Storage; dots join up to 63 characters each.
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -63,6 +63,10 @@ Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Size = Annotated[int, Field(ge=-1)]
 
 
+def _without_nulls(data: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in data.items() if value is not None}
+
+
 class CacheSection(Section):
     """gcsfuse's caches. A size of -1 is no limit, and 0 is no cache."""
 
@@ -80,8 +84,8 @@ class CacheSection(Section):
     """Whether to cache a whole file when a program reads a part of it."""
     enable_parallel_downloads: bool | None = None
     """Whether to download large files into the cache in parallel."""
-    prefix: str | None = None
-    """Accepted because jobman has it. It has no effect: gcsfuse's caches are for the whole mount."""
+    prefix: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*\S[^\x00]*$")] | None = None
+    """A shell script that each worker runs before this mount, such as one that makes the RAM disk of dir."""
 
     def flags(self) -> list[str]:
         """Return gcsfuse's flags for what is set, without that for the directory, whose home only a worker knows."""
@@ -112,18 +116,29 @@ class Mount(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, data: object) -> object:
+    def _without_unset(cls, data: object) -> object:
         """Treat null as "not set" also in `extra_mounts`, as core does in the section itself."""
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+        return _without_nulls(data) if isinstance(data, dict) else data
 
 
 class GcsfuseSection(Mount):
     """Buckets of Cloud Storage, mounted on each worker."""
 
     extra_mounts: list[Mount] = Field(default_factory=list)
-    """More buckets, each with its own options and caches."""
+    """More mounts, each with its own options and caches; without a bucket_name of its own, of the same bucket."""
     lock_timeout: Duration = 600.0
     """How long the installation may wait for another program that holds the lock of apt or dpkg."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _same_bucket(cls, data: object) -> object:
+        """Give each extra mount that names no bucket the section's own, as jobman does."""
+        mounts = data.get("extra_mounts") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(mounts, list) or "bucket_name" not in data:
+            return data
+        bucket = {"bucket_name": data["bucket_name"]}
+        filled = [bucket | _without_nulls(mount) if isinstance(mount, dict) else mount for mount in mounts]
+        return {**data, "extra_mounts": filled}
 
     @model_validator(mode="after")
     def _different_paths(self) -> GcsfuseSection:
@@ -141,18 +156,18 @@ class GcsfuseSection(Mount):
         """Return the keys of caches that have no effect."""
         mounts = {"cache": self.cache, **{f"extra_mounts.{n}.cache": m.cache for n, m in enumerate(self.extra_mounts)}}
         caches = {key: cache for key, cache in mounts.items() if cache is not None}
-        part = "gcsfuse's caches are for the whole mount; `options: [--only-dir=DIRECTORY]` mounts a part of the bucket"
         no_directory = "without cache.dir there is no file cache"
-        return {f"{key}.prefix": part for key, cache in caches.items() if cache.prefix} | {
+        return {
             f"{key}.file_cache_max_size_mb": no_directory
             for key, cache in caches.items()
             if cache.file_cache_max_size_mb not in {None, 0} and cache.dir is None
         }
 
     def exposed_keys(self) -> dict[str, str]:
-        """Return the keys that become arguments of gcsfuse."""
+        """Return the keys that become arguments of gcsfuse, and scripts."""
         hint = "write it to a file with the module script, and name the file, as in --key-file=PATH"
-        return dict.fromkeys(["options", "extra_mounts.options"], hint)
+        keys = ("options", "cache.prefix")
+        return dict.fromkeys([*keys, *(f"extra_mounts.{key}" for key in keys)], hint)
 
     def never_finished(self) -> str:
         """Return that only failures of mounts are found."""

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +32,7 @@ from tpux.api.text import (
 
 if TYPE_CHECKING:
     from tpux import JsonValue
-    from tpux_history.use import JobHistory, MachineType
+    from tpux_history.use import Held, JobHistory, MachineType
 
 app = api.new_app()
 PRICES = "prices.yaml"
@@ -51,15 +52,20 @@ def history(
     """Show what happened to your jobs, one line per important event; then how their time was spent.
 
     Time is lost by queueing, set-up, preemptions (until the program runs again, and the steps that were done again) and
-    other failures. Machine hours are those of machines that cost money, by type and for each slice. The default file of
-    prices is in the directory of the store.
+    other failures. Machine hours are those of machines that cost money, by type and for each slice; those of jobs whose
+    records were deleted are in a ledger. The default file of prices is in the directory of the store.
     """
+    from tpux_history.ledger import read_ledger
     from tpux_history.use import read_history
 
     now = time.time()
     begin, table = parse_since(since, now), _read_prices(prices)
     found = []
-    for one in [_find_job(name, now) for name in job] if job else api.jobs(warn=api.say):
+    chosen = [_find_job(name, now) for name in job] if job else list(api.jobs(warn=api.say))
+    known = {(one.id, one.created_at) for one in chosen}
+    deleted = [] if job else [held for held in read_ledger() if (held.job, held.created_at) not in known]
+    deleted = [held for held in deleted if held.seconds(begin, now)]
+    for one in chosen:
         if one.updated_at < begin and one.done:
             continue  # most jobs of an old store; nothing of them needs to be read
         try:
@@ -69,14 +75,19 @@ def history(
                 raise
             api.say(f"warning: job {int(one.id)} cannot be read: {error}")
     if json:
-        api.emit(_to_json(found, begin, table))
+        api.emit(_to_json(found, deleted, begin, now, table))
         return
-    if not found:
+    if not found and not deleted:
         api.say(f"no job was active since {_local(begin)}")
         return
-    _print_events(found)
-    _print_times(found)
-    _print_machines(found, table)
+    if found:
+        _print_events(found)
+        _print_times(found)
+    for held in deleted:
+        hours = held.seconds(begin, now) / 3600
+        where = f" in {held.zone}" if held.zone else ""
+        echo(f"{_local(held.end)}  {int(held.job)} {printable(held.name)}, deleted: {held.kind}{where}, {hours:.1f} h")
+    _print_machines(_machine_seconds(found, deleted, begin, now), table)
 
 
 def _find_job(name: str, now: float) -> api.JobInfo:
@@ -116,15 +127,21 @@ def _price(kind: MachineType, hours: float, prices: Prices) -> float | None:
     return None if price is None else price * hours
 
 
-def _machine_seconds(found: list[JobHistory]) -> dict[MachineType, float]:
+def _machine_seconds(
+    found: list[JobHistory], deleted: list[Held], begin: float, now: float
+) -> dict[MachineType, float]:
     total: defaultdict[MachineType, float] = defaultdict(float)
+    for held in deleted:
+        total[held.kind] += held.seconds(begin, now)
     for job in found:
         for kind, seconds in job.machine_seconds.items():
             total[kind] += seconds
     return total
 
 
-def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str, JsonValue]:
+def _to_json(
+    found: list[JobHistory], deleted: list[Held], begin: float, now: float, prices: Prices
+) -> dict[str, JsonValue]:
     from tpux_history.use import USES
 
     return {
@@ -148,8 +165,9 @@ def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str,
                 "hours": round(seconds / 3600, 3),
                 "price": _price(kind, seconds / 3600, prices),
             }
-            for kind, seconds in _machine_seconds(found).items()
+            for kind, seconds in _machine_seconds(found, deleted, begin, now).items()
         ],
+        "deleted": [asdict(held) | {"start": iso(held.start), "end": iso(held.end)} for held in deleted],
     }
 
 
@@ -180,8 +198,8 @@ def _print_times(found: list[JobHistory]) -> None:
     )
 
 
-def _print_machines(found: list[JobHistory], prices: Prices) -> None:
-    machines, total = _machine_seconds(found), 0.0
+def _print_machines(machines: Mapping[MachineType, float], prices: Prices) -> None:
+    total = 0.0
     for kind, seconds in sorted(machines.items(), key=lambda item: str(item[0])):
         price = _price(kind, seconds / 3600, prices)
         total += price or 0.0

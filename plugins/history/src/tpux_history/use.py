@@ -22,8 +22,7 @@ IMPORTANT = (
     events.Created,
     events.Allocated,
     events.PreemptionAnnounced,
-    events.ResourceLow,
-    events.StragglersReported,
+    events.Warned,
     events.AttemptEnded,
     events.Failed,
     events.Released,
@@ -44,6 +43,42 @@ class MachineType:
 
     def __str__(self) -> str:
         return f"{self.accelerator} {self.pricing}".strip()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Machines that cost money, from their allocation to their release.
+
+    Attributes:
+        job: the id of the job that held them.
+        name: its name.
+        created_at: when it was created, which tells it from a job of the same id in another store.
+        accelerator: their type.
+        pricing: spot, preemptible, ondemand, or "" if that is unknown.
+        zone: where they were, "" if they have no zone.
+        slices: the number of slices.
+        start: when they were allocated, in seconds since the epoch.
+        end: when their release was confirmed.
+    """
+
+    job: str
+    name: str
+    created_at: float
+    accelerator: str
+    pricing: str
+    zone: str
+    slices: int
+    start: float
+    end: float
+
+    @property
+    def kind(self) -> MachineType:
+        """What their hours are counted by."""
+        return MachineType(self.accelerator, self.pricing)
+
+    def seconds(self, since: float, until: float) -> float:
+        """Return for how long they were held in a period, times their slices."""
+        return max(0.0, min(self.end, until) - max(self.start, since)) * self.slices
 
 
 @dataclass
@@ -94,6 +129,31 @@ def read_history(happened: Iterable[Event], since: float, until: float) -> JobHi
     walk.spend(history, since, until)
     history.state = walk.state
     return history
+
+
+def read_held(happened: Iterable[Event]) -> Iterator[Held]:
+    """Yield the machines that cost money and that a job has held and given up, oldest first.
+
+    Args:
+        happened: all events of the job, oldest first.
+    """
+    created, accelerator = events.Created(id="", user="", name=""), ""
+    allocation: Allocation | None = None
+    start = 0.0
+    for event in happened:
+        match event:
+            case events.Created():
+                created, accelerator = event, event.accelerator or ""
+            case events.ConfigChanged():
+                accelerator = event.accelerator or ""
+            case events.Allocated() | events.TakenOver():
+                allocation, start = event.allocation, event.at
+            case events.Released() | events.Transferred():
+                if allocation is not None and allocation.costs:
+                    kind = allocation.accelerator or accelerator or "unknown"
+                    place = (kind, allocation.pricing, allocation.zone, allocation.slices)
+                    yield Held(created.id, created.name, created.at, *place, start, event.at)
+                allocation = None
 
 
 def _until(happened: Iterable[Event], until: float) -> Iterator[Event]:

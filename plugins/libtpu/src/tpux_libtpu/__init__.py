@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 
-from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, WorkerExit, hookimpl
+from tpux import Attempt, Failure, Finding, Job, JsonValue, Result, Section, Step, Steps, Worker, WorkerExit, hookimpl
 from tpux.fields import find_line
-from tpux_libtpu.devices import device_step, findings_of
+from tpux_libtpu.devices import device_step, findings_of, what_holds
 from tpux_libtpu.section import LibtpuSection
 from tpux_libtpu.table import Signature, Table, table_with
 
+REPLACEMENTS = 2
+"""How often in a row a job may replace its machines because their TPUs cannot be opened: new ones cost money."""
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |:?$)")
 
 
@@ -21,11 +24,32 @@ def config_section() -> type[Section]:
 
 
 @hookimpl
+def collect(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, Mapping[str, JsonValue]] | None:
+    """Look what holds the TPU of a worker whose program could not open it."""
+    section = config if isinstance(config, LibtpuSection) else LibtpuSection()
+    table = table_with(section.signatures)
+    for ending in attempt.endings:
+        if ending.worker == worker.index and ending.code != 0:
+            found = _find(ending, table, peers=True)
+            return _look(job, section) if found and found[0].not_opened else None
+    return None
+
+
+def _look(job: Job, section: LibtpuSection) -> Generator[Step, Result, Mapping[str, JsonValue]]:
+    listed = yield device_step("list", section)
+    tpu, because = what_holds(listed.text, section, f"tpux solve {int(job.id or 0)}", job.key)
+    return {"tpu": tpu, "because": because}
+
+
+@hookimpl
 def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure]:
     """Return what the signatures say about each worker that failed by itself."""
     table = table_with(config.signatures if isinstance(config, LibtpuSection) else None)
     peers = len(attempt.endings) > 1
-    found = (_classify(ending, table, int(job.id or 0), peers=peers) for ending in attempt.endings if ending.failed)
+    failed = (ending for ending in attempt.endings if ending.failed)
+    found = (_classify(ending, table, int(job.id or 0), attempt, peers=peers) for ending in failed)
     return [failure for failure in found if failure is not None]
 
 
@@ -45,8 +69,35 @@ def solve(job: Job, config: Section | None) -> Steps:
     yield device_step("repair", section, force=job.solve.force)
 
 
-def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Failure | None:
+def _classify(ending: WorkerExit, table: Table, job: int, attempt: Attempt, *, peers: bool) -> Failure | None:
     """Return what a worker's log says, None if no signature applies.
+
+    Where the TPU could not be opened, what was found on the worker decides. A TPU that nothing holds is bad, and so is
+    one that is busy again although the solvers have freed it. What could not be seen is no reason to replace it.
+
+    Args:
+        ending: the end of the program on a worker.
+        table: the signatures.
+        job: the number of the job, for hints.
+        attempt: the attempt, with what was found on the workers.
+        peers: whether the program runs on several workers: some signatures count only there.
+    """
+    if (found := _find(ending, table, peers=peers)) is None:
+        return None
+    signature, line = found
+    hint = signature.hint.replace("{job}", str(job)).replace("{worker}", str(ending.worker))
+    failure = Failure(signature.kind, ending.worker, line, hint, symptom=signature.symptom)
+    seen = attempt.collected.get(ending.worker, {}).get("libtpu", {})
+    if not signature.not_opened or not seen:
+        return failure
+    failure = replace(failure, hint=f"{seen['because']}; {hint}")
+    if seen["tpu"] == "free" or (seen["tpu"] == "occupied" and attempt.repaired):
+        return replace(failure, kind="host-lost", replacements=REPLACEMENTS)
+    return failure
+
+
+def _find(ending: WorkerExit, table: Table, *, peers: bool) -> tuple[Signature, str] | None:
+    """Return the signature that applies to a worker's log, and its line; None if none does.
 
     What the program itself states as its failure comes first; after a signal that is its fatal error, or the exception
     before that. If no signature matches that, symptoms in other lines do not count, and after a mistake of the program
@@ -55,7 +106,6 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
     Args:
         ending: the end of the program on a worker.
         table: the signatures.
-        job: the number of the job, for hints.
         peers: whether the program runs on several workers: some signatures count only there.
     """
     text, exception = ending.tail(), ending.exception()
@@ -69,8 +119,7 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
             if line and not _counts(signature, stated, ending, table):
                 line = ""
         if line:
-            hint = signature.hint.replace("{job}", str(job)).replace("{worker}", str(ending.worker))
-            return Failure(signature.kind, ending.worker, line, hint, symptom=signature.symptom)
+            return signature, line
     return None
 
 
@@ -83,6 +132,8 @@ def _counts(signature: Signature, stated: str, ending: WorkerExit, table: Table)
         ending: the end of the program on the worker.
         table: all signatures.
     """
+    if signature.stated:
+        return False
     if signature.context is not None and not find_line(stated, signature.context):
         return False
     if (name := _EXCEPTION.match(ending.exception())) is not None:

@@ -25,11 +25,12 @@ def device_step(mode: Literal["list", "repair", "preview"], section: LibtpuSecti
     """
     what = "End what holds the TPU, and remove its stale lock file" if mode == "repair" else "Find what holds the TPU"
     step = sh(
-        f"# {what}\nset -- {{mode}} {{force}} {{directory}} {{full}} {{devices}}\n{_SCRIPT}",
+        f"# {what}\nset -- {{mode}} {{force}} {{directory}} {{full}} {{ports}} {{devices}}\n{_SCRIPT}",
         mode=mode,
         force=int(force),
         directory=section.directory,
         full=section.full_percent,
+        ports=" ".join(map(str, section.ports)),
         devices=section.devices,
         timeout=120,
     )
@@ -56,6 +57,24 @@ def findings_of(listed: str, section: LibtpuSection, solve: str, own: str) -> li
         if row[0] == "logs" and len(row) == 4:
             found += _logs(row[1:], section.full_percent, solve)
     return found
+
+
+def what_holds(listed: str, section: LibtpuSection, solve: str, own: str) -> tuple[str, str]:
+    """Return whether a TPU is `occupied` or `free`, or that this is `unknown`, and why; the arguments as above.
+
+    Only root sees the processes of other users and containers. Where no device is seen, as below a pattern that
+    does not match this machine's, there is no TPU to judge.
+    """
+    words = {line.partition("\t")[0] for line in listed.splitlines()}
+    if words & {"holder", "lock"}:
+        found = findings_of(listed, section, solve, own)
+        one = next(one for one in found if one.level == "warning" or " holds " in one.message)
+        return "occupied", f"{one.message}; {one.hint}" if one.hint else one.message
+    if "device" not in words:
+        return "unknown", f"whether it is held is unknown: the worker has no {' or '.join(section.devices)}"
+    if "root" not in words:
+        return "unknown", "whether it is held is unknown: only root sees all processes, and sudo asks for a password"
+    return "free", "no process holds it, and there is no lock file, so the machine is bad"
 
 
 def _holder(row: list[str], solve: str, own: str) -> Finding:

@@ -1,7 +1,7 @@
 # $1: list, repair or preview, $2: 1 to end processes of others too, $3: the directory of libtpu's lock file and logs,
-# $4: at how many percent of use that is full, then patterns of the paths of the accelerator's devices.
-mode=$1 force=$2 directory=$3 full=$4
-shift 4
+# $4: at how many percent of use that is full, $5: ports of libtpu and JAX, then patterns of the paths of the devices.
+mode=$1 force=$2 directory=$3 full=$4 ports=$5
+shift 5
 lock=$directory/libtpu_lockfile logs=$directory/tpu_logs home=$(pwd -P) tab=$(printf '\t')
 sudo=
 if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
@@ -11,6 +11,17 @@ open_files() {
     for pattern; do
         $sudo find /proc/[0-9]*/fd -maxdepth 1 -lname "$pattern" -printf '%h %l\n' 2>/dev/null || :
     done | sed 's|^/proc/\([0-9]*\)/fd |\1 |' | sort -u
+}
+
+# Print "<pid> port <port>" for each process that listens on one of the ports.
+listeners() {
+    for port in $ports; do
+        hex=$(printf '%04X' "$port")
+        for inode in $(awk -v end=":$hex" '$4 == "0A" && substr($2, length($2) - 4) == end { print $10 }' \
+            /proc/net/tcp /proc/net/tcp6 2>/dev/null); do
+            open_files "socket:\\[$inode\\]" | sed "s/ .*/ port $port/"
+        done
+    done
 }
 
 # Print the variable that marks process $1 as one of a run, if it has one. In a container it has another name.
@@ -51,7 +62,7 @@ owner_of() {
 
 # Print each process that holds a device: pid, kind of owner, run, user, name, device.
 holders() {
-    open_files "$@" | while read -r pid device; do
+    { open_files "$@" && listeners; } | while read -r pid device; do
         name= user=$(stat -c %U "/proc/$pid" 2>/dev/null) || continue
         read -r name 2>/dev/null <"/proc/$pid/comm" || continue
         owner=$(owner_of "$pid")
@@ -63,6 +74,7 @@ holders() {
 used() { df -Pk -- "$directory" 2>/dev/null | sed -n '2s/.* \([0-9]*\)% .*/\1/p'; }
 
 list() {
+    if [ "$(id -u)" = 0 ] || [ -n "$sudo" ]; then echo root; fi
     for pattern; do
         IFS=
         for device in $pattern; do if [ -e "$device" ]; then printf 'device\t%s\n' "$device"; fi; done

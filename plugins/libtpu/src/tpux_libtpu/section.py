@@ -28,6 +28,8 @@ class LibtpuSection(Section):
     """A YAML file of signatures, in the format of tpux' own table; they are tried before these."""
     devices: list[Annotated[str, Field(pattern="^/")]] = Field(default_factory=lambda: ["/dev/accel*", "/dev/vfio/*"])
     """Patterns of the paths of the accelerator's devices; processes that have one open hold the accelerator."""
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default_factory=lambda: [8353, 8431, 8471, 8476, 8482])
+    """Ports on which libtpu and JAX's coordinator listen; processes that listen there hold the accelerator too."""
     directory: Annotated[str, Field(pattern="^/")] = "/tmp"  # noqa: S108  (libtpu's own)
     """The directory on the workers in which libtpu keeps its lock file and its logs."""
     full_percent: Annotated[int, Field(ge=0, le=100)] = 95

@@ -24,6 +24,8 @@ class Signature(BaseModel):
     hint: str = ""
     symptom: bool = False
     peers: bool = False
+    not_opened: bool = False
+    stated: bool = False
     examples: tuple[str, ...] = ()
 
 

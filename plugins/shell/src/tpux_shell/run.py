@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from tpux import JsonValue, TpuxError, Worker
-from tpux.api import JobConnection, RemoteScript
+from tpux.api import JobConnection
 
 TIMED_OUT = 124
 UNREACHABLE = 255
@@ -49,7 +49,7 @@ class RemoteCommand:
         self._connection = connection
         self._workers = workers
         self._timeout = timeout
-        self._script = RemoteScript(connection, script)
+        self._script = connection.script(script)
         self._listener_lock = threading.Lock()
         self._listener_failed = False
         self._ended: SimpleQueue[Future[Outcome]] = SimpleQueue()

@@ -26,7 +26,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux.api import leases
+from tpux.api import machines
 from tpux_ssh.address import PORT, parse_address
 from tpux_ssh.section import section_of
 
@@ -119,9 +119,9 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     section = request.section
     if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
         return Denied(Failure("config", evidence="the hosts cannot be divided into slices of equal size"))
-    machines = {} if section.shared else {_lease_name(one): one for one in map(host_and_port, section.addresses)}
-    for lease, holder in sorted(leases.acquire_all(machines, request.labels, request.previous_owners).items()):
-        why = f"{machines[lease]} is in use by job {holder} (tpux stop {holder} --release frees it)"
+    leased = {} if section.shared else {_lease_name(one): one for one in map(host_and_port, section.addresses)}
+    for lease, holder in sorted(machines.acquire_all(leased, request.labels, request.previous_owners).items()):
+        why = f"{leased[lease]} is in use by job {holder} (tpux stop {holder} --release frees it)"
         return Waiting(why, poll_after=5.0)
     size = len(section.addresses) // request.tpu.node_count
     workers = tuple(_worker(index, index // size, address) for index, address in enumerate(section.addresses))
@@ -150,7 +150,7 @@ def release(request: ProvisionRequest) -> Released:
     """Release the leases. Core has already ended the job's processes."""
     section = request.section
     for machine in map(host_and_port, section.addresses) if isinstance(section, HostsSection) else ():
-        leases.release(_lease_name(machine), request.labels)
+        machines.release(_lease_name(machine), request.labels)
     return Released()
 
 

@@ -24,7 +24,7 @@ def may_log_in(job: Job, config: SshSection) -> bool:
         job: the job.
         config: its section `ssh`.
     """
-    from tpux.api import allocation_of
+    from tpux.api.machines import allocation_of
 
     if config.between_workers is not None:
         return config.between_workers
@@ -38,7 +38,7 @@ class InterWorkerLogin:
     """The files that let a job's workers log in to each other."""
 
     def __init__(self, job: Job) -> None:
-        from tpux.api import allocation_of
+        from tpux.api.machines import allocation_of
 
         self._job = job
         self._allocation: Allocation | None = allocation_of(job)

@@ -86,7 +86,7 @@ def _block_file(job: Job) -> str:
 
 
 def _is_borrowed(job: Job) -> bool:
-    from tpux.api import allocation_of
+    from tpux.api.machines import allocation_of
 
     allocation = allocation_of(job)
     return allocation is not None and allocation.borrowed

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tpux_testing.builders import job as job
     from tpux_testing.builders import request as request
     from tpux_testing.builders import worker as worker
+    from tpux_testing.commands import CommandLine as CommandLine
+    from tpux_testing.commands import command_contract as command_contract
     from tpux_testing.contract import ContractError as ContractError
     from tpux_testing.environments import environment_contract as environment_contract
     from tpux_testing.modules import module_contract as module_contract
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "allocators": "allocator_contract",
     "builders": "attempt job request worker",
+    "commands": "CommandLine command_contract",
     "contract": "ContractError",
     "environments": "environment_contract",
     "modules": "module_contract prepare",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, build
 from tpux.model.machines import (
     Allocation,
     Denied,
@@ -45,9 +45,9 @@ def allocator_contract(
     A release before anything was requested, in the middle, and twice; a second `provision` changes nothing; the
     answer of each step of `provision` and of `release` is lost once, as in a crash before core could store it; a second
     job takes over the machines, if the section `tpu` is `transferable`, and releases them; the machines agree with what
-    the section `tpu` declares; `inspect` says `ready` of machines that are ready, and not of released ones. Only
-    `resolve` sees the environment of the shell: the other hooks work in the one that a supervisor has. It creates and
-    releases machines a dozen times or more: never test against a real cloud.
+    the section `tpu` declares; `inspect` says `ready` of machines that are ready, and not of released ones, and
+    describes their workers or none. Only `resolve` sees the environment of the shell: the other hooks work in the one
+    that a supervisor has. It creates and releases machines a dozen times or more: never test against a real cloud.
 
     Args:
         word: the allocator, the value of `tpu.allocation_mode`.
@@ -131,6 +131,7 @@ class _Allocator:
         self._count_machines("after a second provision", self._present())
         state = self.inspect(again).state
         require(state == "ready", self._word, spec.inspect, f"it says {state!r} of machines that are ready")
+        self._describes_the_same_workers(again, allocation)
         released = self.release(again, "when the machines were ready")
         self.release(released, "a second time")
         state = self.inspect(released).state
@@ -139,6 +140,13 @@ class _Allocator:
         fresh, _, _ = self.provision(replace(released, saved_state={}), "after a release, of the same request")
         self.release(fresh, "when the machines were ready again")
         return steps
+
+    def _describes_the_same_workers(self, request: ProvisionRequest, allocation: Allocation) -> None:
+        """Check that the workers that `inspect` describes, if it does, are those of the machines."""
+        described = self.inspect(replace(request, describe_workers=True)).workers
+        here, there = [one.index for one in allocation.workers], [one.index for one in described or allocation.workers]
+        message = f"it describes the workers {there}, and the machines have {here}"
+        require(here == there, self._word, spec.inspect, message)
 
     def lose_an_answer_of_provision(self, lost: int) -> None:
         """Provision with one answer not stored, as after a crash; then release."""
@@ -274,7 +282,7 @@ class _Allocator:
     def _must_be_json(self, allocation: Allocation) -> None:
         data: dict[str, JsonValue] = json.loads(json.dumps(allocation.to_json()))
         message = "the allocation is not the same once it is stored as JSON; details of workers are strings"
-        require(Allocation.from_json(data) == allocation, self._word, spec.provision, message)
+        require(build(Allocation, data) == allocation, self._word, spec.provision, message)
 
     def _declared(self, allocation: Allocation) -> None:
         tpu = self._sandbox.job(self._config).tpu

@@ -12,6 +12,7 @@ from tpux.model.events import Event
 from tpux.model.failures import Failure, FailureKind, Finished
 from tpux.model.job import Attempt, Job
 from tpux.model.machines import Allocation, MachineState
+from tpux.model.states import JobState
 from tpux.plugin import spec
 from tpux_testing.builders import attempt, worker
 from tpux_testing.contract import ContractError, contract, require
@@ -181,7 +182,7 @@ def _examples() -> list[Event]:
     found += [_example(events.AttemptEnded, {**values, "failure": None})]
     found += [_example(events.WorkerExited, {**values, "code": None})]
     to_recovering = {"kind": "preempted", "restart": "resume", "until": 1_000_001.0}
-    for state in get_args(events.JobState):
+    for state in get_args(JobState):
         facts = to_recovering if state == "recovering" else {}
         found.append(events.StateChanged(at=1_000_000.0, to=state, **facts))  # type: ignore[arg-type]
     return found

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpux.model.events import Event, JobState
+from tpux.model.events import Event
 from tpux.model.failures import Failure
+from tpux.model.states import JobState
 from tpux_testing.sandbox import TIMEOUT, Config, Sandbox, SandboxJob
 
 

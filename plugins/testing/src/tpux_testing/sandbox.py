@@ -18,11 +18,11 @@ from tpux.errors import ConfigError, TpuxError
 from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.open import draft_job
-from tpux.model.events import RequestAction
 from tpux.model.host import Host
 from tpux.model.job import Job
 from tpux.model.json import JsonValue, SavedState
 from tpux.model.machines import ProvisionRequest, Ready, Released
+from tpux.model.states import RequestAction
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import cast
 
 from tpux.model.json import JsonValue
-from tpux.store import Store, files
-from tpux.store.hooks import TRACE, failures_dir
+from tpux.store import Store
+from tpux.store.files import JsonFile
+from tpux.store.hooks import TRACE, LastFailure, failures_dir
 
 
-def last_failure(store: Store, plugin: str) -> dict[str, JsonValue] | None:
-    """Return the last failure of a plugin's hook: at, job ("" before it was created), hook, message, traceback."""
-    return files.load(failures_dir(store) / f"{plugin}.json")
+def last_failure(store: Store, plugin: str) -> LastFailure | None:
+    """Return the last failure of a plugin's hook."""
+    return JsonFile(failures_dir(store) / f"{plugin}.json", LastFailure).load()
 
 
 def read_trace(job: Path) -> list[Mapping[str, JsonValue]] | None:

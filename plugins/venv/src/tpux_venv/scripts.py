@@ -262,7 +262,7 @@ INSTALL_WITH_PIP = (
     "install the requirements with pip",
     """
 read_settings
-exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement "$requirements"
+exec "$path/bin/python" -m pip install --no-input --disable-pip-version-check --requirement "$requirements"
 """,
 )
 

@@ -71,8 +71,15 @@ def prepare_command(job: Job, command: Command, config: Section | None, worker: 
 @hookimpl
 def collect(
     job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, Mapping[str, JsonValue] | None] | None:
+    """Read the newest run on the worker in a job that uses this; the program need not have used the worker's Python."""
+    used = "wandb" in {*job.command.finished_by, *job.sections}
+    return _read_run(job, config, attempt, worker) if used else None
+
+
+def _read_run(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
 ) -> Generator[Step, Result, Mapping[str, JsonValue] | None]:
-    """Read the newest run on the worker; the program need not have used the worker's own Python."""
     found = yield sh(
         "python3 -c {reader} {directory}",
         reader=READER,

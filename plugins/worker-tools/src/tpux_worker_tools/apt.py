@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
+
 LOCK_TIMEOUT = 600.0
 """Seconds to wait for the locks, unless a module has a setting of its own."""
+
+LOCKS = [f"/var/{path}" for path in ("lib/dpkg/lock-frontend", "lib/dpkg/lock", "lib/apt/lists/lock")]
+"""The files that apt and dpkg lock."""
+
+_WAIT = r"""
+apt_deadline=$(($(date +%s) + @limit@)) apt_said=
+for apt_lock in @locks@; do
+    apt_inode=$(stat -c %i "$apt_lock" 2>/dev/null) || continue
+    # Each user can read who holds a lock of which file: ... POSIX ADVISORY WRITE PID DEVICE:INODE START END
+    while apt_pid=$(grep -m 1 "POSIX  *ADVISORY  *WRITE .*:$apt_inode " /proc/locks); do
+        [ "$(date +%s)" -lt "$apt_deadline" ] || break
+        apt_pid=${apt_pid#*WRITE }
+        apt_pid=${apt_pid%% *}
+        [ -n "$apt_said" ] ||
+            echo "waiting for the lock of apt, which $(cat "/proc/$apt_pid/comm" 2>/dev/null) (process $apt_pid) holds"
+        apt_said=yes
+        sleep 1
+    done
+done
+"""
 
 # apt waits for dpkg's lock, but not for that of the package lists (`DPkg::Lock::Timeout` excludes it), so the call is
 # repeated. The lock is recognized by apt's message, which must not be translated.
@@ -54,3 +76,14 @@ def functions(lock_timeout: float | None = None, remedy: str = "and try again") 
     for name, text in parts.items():
         script = script.replace(f"@{name}@", text)
     return script
+
+
+def wait(limit: float = LOCK_TIMEOUT) -> str:
+    """Return the part of a script that waits until no program holds apt's locks, before something that may use apt.
+
+    It needs no root, says once which program it waits for, and goes on when the limit is over. Since 0.1.
+
+    Args:
+        limit: seconds to wait altogether.
+    """
+    return _WAIT.replace("@limit@", str(round(limit))).replace("@locks@", shlex.join(LOCKS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,20 @@ HomeOption = Annotated[
 ]
 
 For = Annotated[str | None, typer.Option("--for", help="How long the fault applies. Default: until it is cleared.")]
+
+
+Commands = Mapping[str, Callable[..., None]]
+
+
+def add_commands(app: typer.Typer, commands: Commands) -> None:
+    """Add commands to an app.
+
+    Args:
+        app: the app.
+        commands: each command, by what follows `tpux emulator` in its example: its name, and arguments.
+    """
+    for example, command in commands.items():
+        app.command(example.partition(" ")[0], epilog=f"Example: tpux emulator {example}")(command)
 
 
 def home_at(path: Path | None) -> Home:

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from tpux_emulator.cli.common import HomeOption, client_at, home_at
+from tpux_emulator.cli.common import Commands, HomeOption, add_commands, client_at, home_at
 
 _PORT = 9470
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (start, stop, status, reset, env):
-        app.command()(command)
+    examples: Commands = {"start --detach": start, "stop": stop, "status --json": status, "reset": reset, "env": env}
+    add_commands(app, examples)
 
 
 def start(

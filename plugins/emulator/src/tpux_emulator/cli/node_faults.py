@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
+from tpux_emulator.cli.common import Commands, For, HomeOption, add_commands, client_at, duration, optional_duration
 
 Node = Annotated[str, typer.Argument(help="The node: its id, its full name, or the tpu.name of a job.")]
 Queued = Annotated[str, typer.Argument(help="The queued resource: its id, its full name, or the tpu.name of a job.")]
@@ -21,12 +21,20 @@ Workers = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (preempt, terminate, cut, restore, freeze, unfreeze, suspend):
-        app.command()(command)
-    app.command("rotate-host-key")(rotate_host_key)
-    app.command("fake-state")(fake_state)
-    app.command("fail-queued")(fail_queued)
-    app.command("forget-queued")(forget_queued)
+    examples: Commands = {
+        "preempt my-tpu --after 30s --notice 10s": preempt,
+        "terminate my-tpu": terminate,
+        "cut my-tpu --worker 1 --for 2m": cut,
+        "restore my-tpu": restore,
+        "freeze my-tpu --for 5m": freeze,
+        "unfreeze my-tpu": unfreeze,
+        "suspend my-tpu": suspend,
+        "rotate-host-key my-tpu --worker 0": rotate_host_key,
+        "fake-state my-tpu REPAIRING": fake_state,
+        "fail-queued my-tpu --code 8": fail_queued,
+        "forget-queued my-tpu --unlink": forget_queued,
+    }
+    add_commands(app, examples)
 
 
 def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:

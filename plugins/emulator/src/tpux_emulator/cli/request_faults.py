@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
+from tpux_emulator.cli.common import Commands, For, HomeOption, add_commands, client_at, duration, optional_duration
 
 Zone = Annotated[str, typer.Option(help="Zone. Default: all.")]
 Count = Annotated[int | None, typer.Option(help="Number of requests that are affected. Default: no limit.", min=1)]
@@ -16,10 +16,23 @@ Message = Annotated[str, typer.Option(help="The error's message. Default: Google
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (stockout, quota, forbid, throttle, error, drop, lose, late, hang, slow, clear, delay):
-        app.command()(command)
-    app.command("fail-operation")(fail_operation)
-    app.command("random-preemption")(random_preemption)
+    examples: Commands = {
+        "stockout --zone us-central2-b --for 10m": stockout,
+        "quota --generation v4 --limit 8": quota,
+        "forbid us-central2-b": forbid,
+        "throttle --count 3": throttle,
+        "error 503 --method nodes.get --count 2": error,
+        "drop --count 1": drop,
+        "lose --method nodes.create --count 1": lose,
+        "late 60s --method nodes.create": late,
+        "hang --count 1": hang,
+        "slow 5s": slow,
+        "clear": clear,
+        "delay node.CREATING=30s": delay,
+        "fail-operation --code 8": fail_operation,
+        "random-preemption --preemptions 2 --notice 30s": random_preemption,
+    }
+    add_commands(app, examples)
 
 
 def stockout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tpux.cli.common import Json, echo, emit, iso, new_app, say, short_id
 from tpux_testing.cli.words import WordArg, command_only, installed_commands
@@ -36,9 +36,8 @@ def show(word: WordArg, json: Json = False) -> None:
             _print_facts({"command": command.name, **_facts(command)})
         return
     details = details_of(word, plugins, commands)
-    failure = traces.last_failure(Store(), word)
-    if failure is not None:
-        failure = {**failure, "at": iso(cast("float", failure["at"]))}
+    found = traces.last_failure(Store(), word)
+    failure = {**asdict(found), "at": iso(found.at)} if found else None
     if json:
         emit(_to_json(details, failure))
     else:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli import completion
+from tpux.errors import UsageError
+from tpux.plugin.catalog import install_hint
 
 if TYPE_CHECKING:
     from tpux.plugin.manager import Plugins
@@ -26,7 +28,14 @@ def installed_commands() -> list[PluginStatus]:
 
 
 def command_only(word: str, plugins: Plugins, commands: list[PluginStatus]) -> PluginStatus | None:
-    """Return the command of that name, if no plugin has it."""
+    """Return the command of that name, if no plugin has it.
+
+    Raises:
+        UsageError: no command has it either.
+    """
     if word in plugins.names(disabled=True):
         return None
-    return next((one for one in commands if one.name == word), None)
+    found = next((one for one in commands if one.name == word), None)
+    if found is None:
+        raise UsageError(f"no plugin {word!r} is installed", hint=install_hint(word, plugins.names()))
+    return found

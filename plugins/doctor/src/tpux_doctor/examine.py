@@ -5,25 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import check_job, run_steps_once
-from tpux.lifecycle.connection import JobConnection
-from tpux.lifecycle.open import build_request
-from tpux.model.failures import Finding
-from tpux.model.host import Host
-from tpux.model.job import Command
-from tpux.model.machines import Worker
-from tpux.model.steps import Result, Step
-from tpux.plugin import spec
-from tpux.remote import job_runs, process
-from tpux.remote.facts import WorkerFacts, read_facts
-from tpux.remote.job_runs import DIAGNOSIS
-from tpux.remote.tasks import describe_failure
+from tpux import Finding, Host, HostUnreachableError, TpuxError, Worker
+from tpux.api import JobConnection, run_steps
+from tpux.api.steps import ModuleStatus, check_modules, run_in_environment
+from tpux_doctor.facts import WorkerFacts, facts_step, parse_facts
 
 JAX_TIMEOUT = 120.0
 """Seconds for `jax.devices()`, which waits for the other workers of a slice."""
@@ -49,8 +38,6 @@ else:
 print("tpux-jax " + json.dumps(found))
 end
 """
-POLL_EVERY = 0.25
-"""Seconds between two polls of `jax.devices()`."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +80,12 @@ def diagnose_machines(connection: JobConnection, workers: Sequence[Worker]) -> l
 
 
 def _machines(connection: JobConnection) -> Finding:
-    job, allocation = connection.job, connection.allocation
+    allocation = connection.allocation
     what = f"{allocation.name}, {len(allocation.workers)} worker(s), zone {allocation.zone or '-'}"
     if connection.machines:  # they were just found
         return Finding("ok", what)
     try:
-        request = build_request(job, connection.state)
-        status = connection.plugins.call_one(job.tpu.allocation_mode, spec.inspect, request=request)
+        status = connection.inspect()
     except TpuxError as error:
         hint = error.hint or f"ask again later: tpux diagnose {connection.name}"
         return Finding("warning", f"{what}: their state is unknown: {error.message}", hint=hint)
@@ -119,20 +105,34 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
     paths = [".", "/tmp"]  # noqa: S108  (examined, not written to)
     if connection.state.run.output_dir.startswith("/"):
         paths.append(connection.state.run.output_dir)
-    facts, by_plugins = read_facts(host, paths, mounts=True), list[Finding]()
-    for name, steps in connection.plugins.call_each(
-        connection.job, spec.diagnose, job=connection.job, config=None, worker=host.worker
-    ):
-        by_plugins += _ask_plugin(connection, host, f"{DIAGNOSIS}{token}-{name}", name, steps)
+    facts = parse_facts(host.run(facts_step(paths, mounts=True).script, timeout=90.0).output)
+    by_plugins = list[Finding]()
+    for name, steps in connection.diagnoses(host.worker):
+        try:
+            if isinstance(steps, TpuxError):
+                raise steps
+            ended = run_steps(connection, host, steps, f"diagnose-{token}-{name}")
+        except HostUnreachableError:
+            raise
+        except TpuxError as error:
+            hint = error.hint or f"tpux plugins show {name}"
+            by_plugins.append(Finding("warning", f"{name}: {error.message}", hint=hint))
+            continue
+        by_plugins += ended.value or []
+        if ended.problem:
+            message = f"{name} could not examine it: {ended.problem}"
+            by_plugins.append(Finding("warning", message, hint=_try_there(connection, host)))
     known = {finding.where for finding in by_plugins}  # its plugin knows better how a mount is repaired
     others = tuple(mount for mount in facts.mounts if mount.at not in known)
     repair = "" if connection.machines else f"; then tpux setup {connection.name}"
     found = [*describe_facts(replace(facts, mounts=others), connection.name, repair), *by_plugins]
     if connection.state.ended or connection.machines:
-        found += _ask_jax(connection, host, f"{DIAGNOSIS}{token}-jax")
-    if connection.machines:  # no job removes these runs
-        job_runs.remove(host, process.worker_key(connection.job.key, host.worker.index))
+        found += _ask_jax(connection, host, f"diagnose-{token}-jax")
     return found
+
+
+def _try_there(connection: JobConnection, host: Host) -> str:
+    return f"try it there: tpux exec {connection.name} --worker {host.worker.index} COMMAND"
 
 
 def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
@@ -143,13 +143,15 @@ def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
         name: the job, or the machines without a job, as commands take it.
         repair: what mounts again what was unmounted, as the end of a hint.
     """
-    short = {shortage.resource for shortage in facts.shortages()}
-    hint = f"see what uses it: tpux exec {name} -- ps aux --sort=-rss" if "memory" in short else ""
-    found = [Finding("warning" if hint else "ok", facts.describe_memory(), hint=hint)]
-    for disk in facts.disks:
-        full = f"disk {disk.at}" in short
-        hint = f"see what takes the space: tpux exec {name} -- du -xhd1 {shlex.quote(disk.at)}" if full else ""
-        found.append(Finding("warning" if full else "ok", disk.describe(), hint=hint))
+    found = list[Finding]()
+    for resource in facts.resources():
+        hint = ""
+        if resource.level == "warning" and resource.where == "memory":
+            hint = f"see what uses it: tpux exec {name} -- ps aux --sort=-rss"
+        elif resource.level == "warning":
+            at = shlex.quote(resource.where.removeprefix("disk "))
+            hint = f"see what takes the space: tpux exec {name} -- du -xhd1 {at}"
+        found.append(Finding("warning" if hint else "ok", resource.message, hint=hint))
     for mount in facts.mounts:
         text = f"mount {mount.at} ({mount.type}): {mount.problem or 'it answers'}"
         unmount = "fusermount -uz" if mount.is_fuse else "sudo umount -l"
@@ -159,60 +161,16 @@ def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
     return found
 
 
-def _ask_plugin(
-    connection: JobConnection,
-    host: Host,
-    run: str,
-    name: str,
-    steps: Generator[Step, Result, Sequence[Finding] | None] | TpuxError,
-) -> list[Finding]:
-    """Return what a plugin's `diagnose` found; a plugin or step that fails is a finding.
-
-    Args:
-        connection: the job and its workers.
-        host: a connection to the worker that is examined.
-        run: the name of the run on the worker.
-        name: the plugin.
-        steps: what its `diagnose` has returned, or why it did not.
-    """
-    try:
-        if isinstance(steps, TpuxError):
-            raise steps
-        answer = list[Finding]()
-
-        def kept() -> Generator[Step, Result, None]:
-            answer.extend((yield from steps) or [])
-
-        runner, _ = run_steps_once(connection, host, kept(), run)
-    except HostUnreachableError:
-        raise
-    except TpuxError as error:
-        return [Finding("warning", f"{name}: {error.message}", hint=error.hint or f"tpux plugins show {name}")]
-    if runner.failed:
-        hint = f"try it there: tpux exec {connection.name} --worker {host.worker.index} COMMAND"
-        return [Finding("warning", f"{name} could not examine it: {describe_failure(*runner.failed)}", hint=hint)]
-    return answer
-
-
 def _ask_jax(connection: JobConnection, host: Host, name: str) -> list[Finding]:
     """Return which devices JAX finds in the job's environment; nothing if Python is not installed there."""
     job = connection.job
-    run = process.RemoteProcess(process.worker_key(job.key, host.worker.index), job.attempt + 1, name)
-    given = {key: value for key, value in job.command.env.items() if "${" not in value}  # no secrets are sent
-    command = Command(argv=("sh", run.script), script=run.script, env=given)
     try:
-        if job.environment:
-            config, worker = job.sections.get(job.environment), host.worker
-            answer = connection.plugins.call_one(
-                job.environment, spec.run, job=job, command=command, config=config, worker=worker
-            )
-            command = answer or command
-        output = _run_to_end(host, run, command)
+        output = run_in_environment(connection, host, _JAX, name, JAX_TIMEOUT)
         found = json.loads(output.partition(b"tpux-jax ")[2].partition(b"\n")[0])
     except HostUnreachableError:
         raise
-    except (TpuxError, ValueError) as error:
-        hint = f"try it there: tpux exec {connection.name} --worker {host.worker.index} COMMAND"
+    except (TpuxError, TimeoutError, ValueError) as error:
+        hint = _JAX_HINT if isinstance(error, TimeoutError) else _try_there(connection, host)
         return [Finding("warning", f"jax.devices() could not be tried: {error}", hint=hint)]
     findings = [Finding("ok", f"environment {job.environment or 'none'}: {found['python']}")] if found else []
     if "error" in found:
@@ -222,19 +180,24 @@ def _ask_jax(connection: JobConnection, host: Host, name: str) -> list[Finding]:
     return findings
 
 
-def _run_to_end(host: Host, run: process.RemoteProcess, command: Command) -> bytes:
-    """Run the script that asks JAX, and return its output.
+# --- check --------------------------------------------------------------------------------------
 
-    Raises:
-        TpuxError: it took longer than `JAX_TIMEOUT`.
+
+def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Sequence[str]) -> list[ModuleStatus]:
+    """Check each module on each worker, the workers in parallel. An unreachable worker is not ready.
+
+    Args:
+        connection: the job's machines.
+        workers: which workers.
+        modules: which of the job's modules.
     """
-    status, deadline = process.start(host, run, _JAX, command), time.monotonic() + JAX_TIMEOUT
-    output = status.output
-    while status.phase == "running" or status.more:
-        if time.monotonic() > deadline:
-            process.stop(host, run, signal="KILL", reason="it took too long")
-            raise TpuxError(f"no answer within {JAX_TIMEOUT:.0f} s", hint=_JAX_HINT)
-        time.sleep(POLL_EVERY)
-        status = process.poll(host, run, len(output))
-        output += status.output
-    return output
+    answers = connection.each(workers, lambda host: check_modules(connection, host, modules))
+    return [
+        status
+        for index, answer in answers.items()
+        for status in (
+            [ModuleStatus(index, name, ready=False, why=answer.message) for name in modules]
+            if isinstance(answer, TpuxError)
+            else answer
+        )
+    ]

@@ -13,8 +13,8 @@ from tpux.errors import HostUnreachableError, UsageError
 from tpux.remote import process
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.connection import JobConnection
     from tpux.model.host import Host
+    from tpux.model.job import Job
     from tpux.model.machines import Worker
 
 _GRACE = 5.0
@@ -37,20 +37,20 @@ class RemoteScript:
     One that outlives its connection would cost three times as many processes on the worker.
 
     Args:
-        connection: the job's machines, from `workers`.
+        job: the job.
         script: runs in the home directory.
 
     Raises:
         UsageError: the script is too long for a shell.
     """
 
-    def __init__(self, connection: JobConnection, script: str) -> None:
+    def __init__(self, job: Job, script: str) -> None:
         if len(script.encode(errors="surrogateescape")) > _LONGEST:
             raise UsageError(
                 f"the command has {len(script)} characters, more than a shell accepts",
                 hint="copy it to the workers as a file first (tpux ssh-config, scp), and run that",
             )
-        self._job = connection.job
+        self._job = job
         self._script = script
         self._name, self._end = f"exec-{secrets.token_hex(4)}", f"tpux-{secrets.token_hex(16)}"
 

@@ -1,4 +1,4 @@
-"""The first scripts of several checks run in one exchange."""
+"""Scripts that run in one exchange."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from tpux import Result, Sh, put, sh
-from tpux.lifecycle import check
+from tpux import Result, Sh, sh
 from tpux.model.host import Host
 from tpux.remote import steps
 
@@ -62,24 +61,3 @@ def test_long_scripts_are_run_too(text):
     assert run_together({"long": sh("printf %s {text} | wc -c", text=text)}) == {
         "long": Result(0, b"%d\n" % len(text.encode()))
     }
-
-
-@pytest.mark.parametrize("noise", [b"", b"ERROR: ld.so: object 'libtcmalloc.so' cannot be preloaded: ignored.\n"])
-def test_what_a_shell_warns_of_is_no_marker(noise):
-    printed = Result(0, noise + b"+0123\n-\n+being set up\n")
-    found = check._markers(cast("Host", Here()), ["a", "b", "c"], printed)
-    assert found == [b"0123\n", None, b"being set up\n"]
-
-
-def test_markers_that_were_not_printed_are_read():
-    class Reads(Here):
-        def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-            return [path.encode() for path, _ in pieces]
-
-    for printed in (None, Result(1, b""), Result(0, b"+0123\n")):
-        assert check._markers(cast("Host", Reads()), ["a", "b"], printed) == [b".tpux/ready/a", b".tpux/ready/b"]
-
-
-def test_a_script_finds_out_that_no_program_follows():
-    first = {"a": sh("echo $TPUX_CHECK_ONLY"), "b": put(b"1", "file")}
-    assert run_together(check._scripts([], first))["a"] == Result(0, b"1\n")

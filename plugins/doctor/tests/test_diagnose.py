@@ -9,11 +9,10 @@ import subprocess
 import sys
 
 import pytest
-
 from tests.tiers import representative
-from tpux.lifecycle import diagnose
-from tpux.lifecycle.diagnose import describe_facts
-from tpux.remote import facts
+
+from tpux_doctor import examine, facts
+from tpux_doctor.examine import describe_facts
 
 CONFIG = """
 job: {{name: busy}}
@@ -242,7 +241,7 @@ def test_the_process_that_asks_jax_ends_without_its_client(tmp_path):
     (tmp_path / "timeout").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/limit; shift 3; exec "$@"\n')
     (tmp_path / "timeout").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", diagnose._JAX], env=environment, capture_output=True, check=True)
+    done = subprocess.run(["sh", "-c", examine._JAX], env=environment, capture_output=True, check=True)
     assert done.stdout.startswith(b"tpux-jax {")
     _, _, limit, *_ = (tmp_path / "limit").read_text().split()
-    assert diagnose.JAX_TIMEOUT < float(limit) < 2 * diagnose.JAX_TIMEOUT
+    assert examine.JAX_TIMEOUT < float(limit) < 2 * examine.JAX_TIMEOUT

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
 
-from tpux.console import format_size
-from tpux.model.host import Host
-from tpux.remote.script import Values, call_script
+from tpux import Finding, Sh, sh
+from tpux.api.text import format_size
 
+SCRIPT = (files("tpux_doctor") / "facts.sh").read_text()
 KIB = 1024
 LOW_MEMORY = 5.0
 """Percent of a worker's memory that must be available."""
@@ -64,19 +66,6 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """What will end programs on a worker if nothing is done.
-
-    Attributes:
-        resource: `memory`, or `disk` with the path where it is mounted.
-        message: how much is left.
-    """
-
-    resource: str
-    message: str
-
-
-@dataclass(frozen=True)
 class WorkerFacts:
     """The state of a worker.
 
@@ -96,39 +85,35 @@ class WorkerFacts:
         """Return how much memory is left, for people."""
         return f"memory: {format_size(self.memory_available)} of {format_size(self.memory)} available"
 
-    def shortages(self) -> list[Shortage]:
-        """Return what is nearly used up."""
-        found = [Shortage("memory", self.describe_memory())] if self._memory_percent() < LOW_MEMORY else []
-        full = [disk for disk in self.disks if disk.used_percent >= FULL_DISK]
-        return found + [Shortage(f"disk {disk.at}", disk.describe()) for disk in full]
-
-    def near_limit(self) -> bool:
-        """Return whether something may be used up soon."""
-        used = max((disk.used_percent for disk in self.disks), default=0.0)
-        return self._memory_percent() < NEAR_LIMIT * LOW_MEMORY or 100 - used < NEAR_LIMIT * (100 - FULL_DISK)
-
-    def _memory_percent(self) -> float:
-        return 100.0 * self.memory_available / self.memory if self.memory else 100.0
+    def resources(self) -> list[Finding]:
+        """Return how much is left of each resource: a warning if it is nearly used up, a note if that may be soon."""
+        available = 100.0 * self.memory_available / self.memory if self.memory else 100.0
+        found = [Finding(_level(available, LOW_MEMORY), self.describe_memory(), where="memory")]
+        for disk in self.disks:
+            level = _level(100 - disk.used_percent, 100 - FULL_DISK)
+            found.append(Finding(level, disk.describe(), where=f"disk {disk.at}"))
+        return found
 
 
-def read_facts(
-    host: Host, paths: Iterable[str], *, local_paths: Iterable[str] = (), mounts: bool = False
-) -> WorkerFacts:
-    """Return the state of a worker; costs a few processes on it.
+def _level(left: float, limit: float) -> Literal["ok", "note", "warning"]:
+    """Return the level of a finding about a resource of which so much is left, in percent."""
+    return "warning" if left <= limit else "note" if left < NEAR_LIMIT * limit else "ok"
+
+
+def facts_step(paths: Iterable[str], *, local_paths: Iterable[str] = (), mounts: bool = False) -> Sh:
+    """Return the step that reads the state of a worker; it costs a few processes there. `parse_facts` reads its output.
 
     Args:
-        host: the worker.
         paths: whose file systems count; those that do not exist are left out.
         local_paths: absolute paths whose file systems count too, unless they are remote ones.
         mounts: check the remote file systems too.
-
-    Raises:
-        HostUnreachableError: the worker did not answer.
-        TpuxError: the script failed.
     """
     asked, local = ("\n".join(path for path in given if "\n" not in path) for given in (paths, local_paths))
-    values: Values = {"paths": asked, "local_paths": local, "mounts": int(mounts)}
-    _, output = call_script(host, "facts", "-", values, wait=30.0)
+    return sh(SCRIPT, paths=asked, local_paths=local, mounts=str(int(mounts)), timeout=90.0)
+
+
+def parse_facts(output: bytes) -> WorkerFacts:
+    """Return the state of a worker as the step has printed it."""
     memory, disks, found = {}, dict[str, Disk](), list[Mount]()
     for line in output.decode(errors="replace").splitlines():
         match line.split("\t"):

@@ -9,17 +9,9 @@ import secrets
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import PlannedSteps, run_steps_once
-from tpux.lifecycle.connection import JobConnection
-from tpux.model.failures import Failure
-from tpux.model.host import Host
-from tpux.model.json import JsonValue
-from tpux.model.machines import Worker
-from tpux.model.steps import Put, Result, Sh, Step, Steps
-from tpux.plugin import spec
-from tpux.remote import job_runs, process
-from tpux.remote.tasks import describe_failure
+from tpux import Host, HostUnreachableError, JsonValue, Put, Result, Sh, Step, Steps, TpuxError, Worker
+from tpux.api import JobConnection, run_steps
+from tpux.api.steps import steps_to_json
 
 
 @dataclass(frozen=True)
@@ -58,10 +50,9 @@ class PlannedRepair:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the repair for `--json`."""
-        planned = PlannedSteps(self.plugin, spec.solve.__name__, [self.worker], self.steps).to_json()
         would: list[JsonValue] = [*self.would]
         found: dict[str, JsonValue] = {"worker": self.worker, "plugin": self.plugin, "would": would}
-        return {**found, "steps": planned["steps"], "problem": self.problem}
+        return {**found, "steps": steps_to_json(self.steps), "problem": self.problem}
 
 
 def plan_repairs(connection: JobConnection, workers: Sequence[Worker]) -> list[PlannedRepair]:
@@ -86,45 +77,36 @@ def repair_workers(connection: JobConnection, workers: Sequence[Worker]) -> list
     ]
 
 
-def _solvers(connection: JobConnection, worker: Worker) -> list[tuple[str, Steps | TpuxError]]:
-    job = connection.job
-    failure = connection.state.failure or Failure("unknown")
-    return connection.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker)
-
-
 def _repair(connection: JobConnection, host: Host, token: str) -> list[Repair]:
     done, index = list[Repair](), host.worker.index
-    for name, steps in _solvers(connection, host.worker):
+    for name, steps in connection.repairs(host.worker):
         try:
             if isinstance(steps, TpuxError):
                 raise steps
-            runner, log = run_steps_once(connection, host, steps, f"solve-{token}-{name}")
+            ended = run_steps(connection, host, steps, f"solve-{token}-{name}")
         except HostUnreachableError:
             raise
         except TpuxError as error:
             done.append(Repair(index, name, "", error.message))
         else:
-            done.append(Repair(index, name, log, describe_failure(*runner.failed) if runner.failed else ""))
-    _forget_runs(connection, host)
+            done.append(Repair(index, name, ended.log, ended.problem))
     return done
 
 
 def _plan(connection: JobConnection, host: Host, token: str) -> list[PlannedRepair]:
     planned, index = list[PlannedRepair](), host.worker.index
-    for name, steps in _solvers(connection, host.worker):
+    for name, steps in connection.repairs(host.worker):
         taken, would, problem = list[Step](), list[str](), ""
         try:
             if isinstance(steps, TpuxError):
                 raise steps
             previews = _previews(steps, taken, would)
-            runner, _ = run_steps_once(connection, host, previews, f"preview-{token}-{name}")
-            problem = describe_failure(*runner.failed) if runner.failed else ""
+            problem = run_steps(connection, host, previews, f"preview-{token}-{name}").problem
         except HostUnreachableError:
             raise
         except TpuxError as error:
             problem = error.message
         planned.append(PlannedRepair(index, name, tuple(would), tuple(taken), problem))
-    _forget_runs(connection, host)
     return planned
 
 
@@ -151,8 +133,3 @@ def _previews(steps: Steps, taken: list[Step], would: list[str]) -> Generator[St
         else:
             found = yield Sh(step.preview, timeout=step.timeout)
             would += [line.strip() for line in found.text.splitlines() if line.strip()]
-
-
-def _forget_runs(connection: JobConnection, host: Host) -> None:
-    if connection.machines:  # no job removes these runs
-        job_runs.remove(host, process.worker_key(connection.job.key, host.worker.index))

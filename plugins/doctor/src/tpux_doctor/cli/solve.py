@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, Json, OnlyWorkers, echo, emit, new_app, readable, say, select_workers, short_id
-from tpux.cli.diagnose import Target
-from tpux.errors import Exit, UsageError
+from tpux import Step, UsageError, api
+from tpux.api.options import Json, OnlyWorkers, select_workers
+from tpux.api.text import echo
+from tpux_doctor.cli.diagnose import Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpux.lifecycle.connection import JobConnection
-    from tpux.lifecycle.repair import PlannedRepair, Repair
-    from tpux.model.steps import Step
+    from tpux_doctor.repair import PlannedRepair, Repair
 
-app = new_app()
+app = api.new_app()
 _NOTHING = "nothing to repair"
 
 
@@ -29,7 +28,7 @@ def solve(
     force: Annotated[
         bool, typer.Option("--force", help="End also processes that tpux did not start, as solve.force does.")
     ] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done and do nothing.")] = False,
     steps: Annotated[
         bool, typer.Option("--steps", help="With --dry-run: print also the scripts of the steps.")
     ] = False,
@@ -43,12 +42,11 @@ def solve(
 
     Exit codes: 0 done, 1 a solver failed, or a worker could not be examined.
     """
-    from tpux.lifecycle.connection import connect_job_or_machines
-    from tpux.lifecycle.repair import plan_repairs, repair_workers
+    from tpux_doctor.repair import plan_repairs, repair_workers
 
     if steps and not dry_run:
         raise UsageError("--steps requires --dry-run")
-    connection = connect_job_or_machines(job)
+    connection = api.workers(job, or_machines=True)
     if force:
         if connection.machines and not dry_run:
             _require_unused(connection)
@@ -57,19 +55,19 @@ def solve(
     if dry_run:
         planned = plan_repairs(connection, workers)
         if json:
-            emit([one.to_json() for one in planned])
+            api.emit([one.to_json() for one in planned])
         else:
             _print_plan(planned, steps=steps)
-        raise typer.Exit(Exit.ERROR if any(one.problem for one in planned) else Exit.OK)
+        raise typer.Exit(int(any(one.problem for one in planned)))
     if not connection.machines and not connection.state.ended:
         hint = f"stop it first: tpux stop {connection.name}; or see what is wrong: tpux diagnose {connection.name}"
         raise UsageError(f"{connection.title} is {connection.state.state}", hint=hint)
     repairs = repair_workers(connection, workers)
     if json:
-        emit([asdict(repair) for repair in repairs])
+        api.emit([asdict(repair) for repair in repairs])
     for repair in [] if json else repairs:
         _print_repair(repair)
-    raise typer.Exit(Exit.ERROR if any(repair.problem for repair in repairs) else Exit.OK)
+    raise typer.Exit(int(any(repair.problem for repair in repairs)))
 
 
 def _print_repair(repair: Repair) -> None:
@@ -78,13 +76,12 @@ def _print_repair(repair: Repair) -> None:
     for line in lines or ([] if repair.problem else [_NOTHING]):
         echo(f"worker {repair.worker}  {repair.plugin}  {line}")
     if repair.problem:
-        say(f"worker {repair.worker}: {repair.plugin or 'unreachable'}: {repair.problem}")
+        api.say(f"worker {repair.worker}: {repair.plugin or 'unreachable'}: {repair.problem}")
 
 
 def _print_plan(planned: Sequence[PlannedRepair], *, steps: bool) -> None:
     """Print each action once, with the workers on which it would be done; with `steps` also the scripts."""
-    from tpux.cli.setup import print_steps
-    from tpux.lifecycle.check import PlannedSteps
+    from tpux.api.steps import describe_steps
 
     actions: dict[tuple[str, str], list[int]] = {}
     scripts: dict[tuple[str, tuple[Step, ...]], list[int]] = {}
@@ -94,29 +91,27 @@ def _print_plan(planned: Sequence[PlannedRepair], *, steps: bool) -> None:
         if one.steps:
             scripts.setdefault((one.plugin, one.steps), []).append(one.worker)
         if one.problem:
-            say(f"worker {one.worker}: {one.plugin or 'unreachable'}: {one.problem}")
+            api.say(f"worker {one.worker}: {one.plugin or 'unreachable'}: {one.problem}")
     for (plugin, action), workers in actions.items():
         echo(f"worker {', '.join(map(str, workers))}  {plugin}  {action}")
-    if steps or not planned:
-        print_steps(
-            [PlannedSteps(plugin, "solve", workers, taken) for (plugin, taken), workers in scripts.items()],
-            nothing="no solvers are installed",
-        )
+    if not planned:
+        api.say("no solvers are installed")
+    for (plugin, taken), workers in scripts.items() if steps else []:
+        echo(f"{plugin}: solve on worker {', '.join(map(str, workers))}")
+        for line in describe_steps(taken):
+            echo(line)
 
 
-def _require_unused(connection: JobConnection) -> None:
+def _require_unused(connection: api.JobConnection) -> None:
     """Raise UsageError if a job's program may run on machines that were given by their name: it would be ended."""
-    from tpux.store import Store
-
-    for record, state in readable(Store()):
-        if state.machines is not None and state.machines.name == connection.machines and not state.ended:
-            shown = short_id(record.id)
-            message = f"job {shown}, which is {state.state}, holds {connection.machines}: --force would end its program"
-            raise UsageError(
-                message, hint=f"stop it first: tpux stop {shown}; or see what is wrong: tpux diagnose {shown}"
-            )
+    for job in api.jobs(warn=api.say):
+        if job.machines == connection.machines and not job.ended:
+            shown = int(job.id)
+            message = f"job {shown}, which is {job.state}, holds {job.machines}: --force would end its program"
+            hint = f"stop it first: tpux stop {shown}; or see what is wrong: tpux diagnose {shown}"
+            raise UsageError(message, hint=hint)
 
 
-def _forced(connection: JobConnection) -> JobConnection:
+def _forced(connection: api.JobConnection) -> api.JobConnection:
     sections = {**connection.job.sections, "solve": connection.job.solve.model_copy(update={"force": True})}
     return replace(connection, job=replace(connection.job, sections=sections))

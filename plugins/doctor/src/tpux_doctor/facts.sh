@@ -1,10 +1,14 @@
 # Print what is left of memory and of disks, in KiB, and the mounts that do not answer.
-# Set before: paths (one per line, relative to the home directory or absolute), local_paths (absolute ones that are left
-# out if a remote file system is mounted there), mounts (1 also checks these).
-echo "tpux-run facts"
+# One per line, relative to the home directory or absolute:
+paths={paths}
+# Absolute ones that are left out if a remote file system is mounted there:
+local_paths={local_paths}
+# 1 also checks these:
+mounts={mounts}
+
 while read -r name size _; do
     case $name in MemTotal: | MemAvailable:) printf 'memory\t%s\t%s\n' "$name" "$size" ;; esac
-done </proc/meminfo
+done </proc/meminfo || :
 
 is_remote_type() {
     case $1 in fuse.lxcfs | fuse.snapfuse | fuse.portal) return 1 ;; esac
