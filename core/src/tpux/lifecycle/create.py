@@ -27,7 +27,7 @@ from tpux.store.hooks import TRACE, HookObserver
 if TYPE_CHECKING:
     from tpux.store.record import Record
 
-ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.on_event)
+ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.on_event)
 """The hooks for which a plugin that is installed needs not be selected."""
 
 
