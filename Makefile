@@ -17,7 +17,8 @@ help:    ## list the targets
 $(READY): pyproject.toml constraints.txt $(DISTS:%=%/pyproject.toml) Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x "$(UV)" || $(BIN)/python -m pip install --quiet --constraint constraints.txt uv
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --group dev $(DISTS:%=--editable %)
+	@echo 'installing tpux, its plugins and the development tools into $(VENV), below $(CURDIR):'
+	$(UV) pip install --compile-bytecode --python $(BIN)/python --constraint constraints.txt --group dev $(DISTS:%=--editable %)
 	touch $@
 
 setup: $(READY)  ## create .venv with all packages (editable) and the development tools

@@ -168,3 +168,10 @@ def test_messages_name_what_was_typed(tpux):
         f"job {int(job)} had already ended: succeeded; its machines are released"
         in tpux("stop", job, "--release").stderr
     )
+
+
+def test_each_of_several_errors_has_the_prefix(runner):
+    config = runner.config("jb: {}\ncommand: {cmd: a, foo: 1}\ntpu: {pricing: x}\n")
+    for words in (["config", "check"], ["create"], ["preflight"]):
+        shown = runner(*words, config, code=2).stderr.splitlines()
+        assert [line[:22] for line in shown if not line.startswith("  hint")] == ["tpux: error: job.yaml:"] * 3, words

@@ -11,8 +11,8 @@ import pytest
 from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import open as opening
-from tpux.lifecycle.attempt import command_process
 from tpux.lifecycle.machines import provision_request
+from tpux.lifecycle.programs import command_process
 from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error
 from tpux_testing import run_job

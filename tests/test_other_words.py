@@ -18,7 +18,7 @@ from tpux.plugin.catalog import DIST_OF_COMMAND
 from tpux.plugin.manager import Plugins
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
-ENDING = ("stop", "cancel", "kill", "delete", "clean", "rerun", "restart", "reboot")
+ENDING = ("stop", "cancel", "kill", "delete", "clean", "rerun", "restart")
 
 
 def test_the_table_names_only_what_exists():

@@ -102,6 +102,7 @@ Load = Callable[..., object]
             "module 'dcoker': no plugin 'dcoker' is installed | did you mean 'docker'?",
         ),
         ("setup: {modules: [venv]}", "1:19", "pip install tpux-plugin-venv"),
+        ("progress: {loss: null}", "1:1", "no plugin 'progress' is installed | pip install tpux-plugin-progress"),
         ("setup: {modules: [ssh, ssh]}", "1:24", "duplicate module 'ssh'"),
         ("setup: {modules: [mail]}", "1:19", "plugin 'mail' is not usable as module"),
         ("setup: {modules: [gcsfuse]}\ngcsfuse: {}", "2:1", "missing key 'gcsfuse.bucket_name'"),

@@ -39,6 +39,10 @@ class TpuxError(Exception):
         head = f"{self.where}: {self.message}" if self.where else self.message
         return f"{head}\n  hint: {self.hint}" if self.hint else head
 
+    def messages(self) -> list[str]:
+        """Return what is printed, a message for each mistake."""
+        return [str(self)]
+
 
 class UsageError(TpuxError):
     """A mistake in the command line or a config: exit code 2."""
@@ -60,7 +64,7 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+        return str(TpuxError(self.message, where=self.where, hint=self.hint))
 
 
 class ConfigError(UsageError):
@@ -69,6 +73,10 @@ class ConfigError(UsageError):
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+    def messages(self) -> list[str]:
+        """Return a message for each mistake."""
+        return [str(problem) for problem in self.problems]
 
 
 class InvalidSectionError(TpuxError):

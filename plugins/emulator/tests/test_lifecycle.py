@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -27,6 +28,16 @@ def emulator(home: Path, *words: str, code: int = 0, **environment: str) -> str:
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
+
+
+def test_the_start_names_the_ssh_port_of_the_workers_and_the_key_that_needs_it(tmp_path: Path) -> None:
+    if shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+        pytest.skip("no OpenSSH server")
+    output = emulator(tmp_path, "start", "--detach", "--port", "0", "--ssh-port", "2299")
+    try:
+        assert "Its workers listen on SSH port 2299; configs need ssh: {port: 2299}.\n" in output
+    finally:
+        emulator(tmp_path, "stop")
 
 
 def test_a_session_at_the_command_line(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tpux import WorkerExit
 from tpux.fields import find_line
-from tpux.lifecycle.attempt import command_process
+from tpux.lifecycle.programs import command_process
 from tpux.model.program_output import read_times
 from tpux_log import LogSection, classify_failure
 from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract

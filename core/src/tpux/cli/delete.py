@@ -118,7 +118,8 @@ def _wait_until_deleted(
     job = short_id(record.id)
     timeout = requested + DELETE_TIMEOUT - time.monotonic()
     for state in watch(store, record, timeout=timeout, warn=say, notice=say):
-        if _only_waits(state):
+        # It is deleted when its release ends, which nothing can hasten.
+        if state.ended and state.last_request.get("action") == "delete" and state.waiting_until is not None:
             say(f"job {job}: {state.why}; the supervisor deletes the job after that")
             return
         # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
@@ -131,11 +132,6 @@ def _wait_until_deleted(
     remains = store.unreleased(record.id)
     deleted = f"deleted; {released}" if released else "deleted"
     say(f"job {job} {f'removed; {remains}' if remains else deleted}")
-
-
-def _only_waits(state: State) -> bool:
-    """Return whether a job has ended and is deleted when its release ends, which nothing can hasten."""
-    return state.ended and state.last_request.get("action") == "delete" and state.waiting_until is not None
 
 
 def _raise_if_blocked(store: Store, state: State) -> None:

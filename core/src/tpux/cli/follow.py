@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -80,7 +80,9 @@ def _follow(
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
         while output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
-            _print_output(output)
+            clear_live_line()
+            sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), output))
+            sys.stdout.buffer.flush()
         latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
         status.update(latest.incomplete if latest and redraws else "")
         if state.ended and requests.has_finished(record):
@@ -88,12 +90,6 @@ def _follow(
             return EXIT_CODES[state.state]
     say("the job was deleted")
     return Exit.JOB_STOPPED
-
-
-def _print_output(lines: Sequence[bytes]) -> None:
-    clear_live_line()
-    sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), lines))
-    sys.stdout.buffer.flush()
 
 
 def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None, request: int = 0) -> State | None:
@@ -112,14 +108,10 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
     """
     for state in watch(store, record, timeout=timeout, warn=say, notice=say):
         finished = requests.has_finished(record) and record.state.last_request_number >= request
-        if finished or _started_again(state, after=request):
+        later = state.last_request.get("action") if 0 < request < state.last_request_number else None
+        if finished or later in {"resume", "rerun", "setup"}:
             return record.state
     return None if record.directory.is_dir() else record.state
-
-
-def _started_again(state: State, *, after: int) -> bool:
-    """Return whether a later request than this one has started a job again; False without a request."""
-    return 0 < after < state.last_request_number and state.last_request.get("action") in {"resume", "rerun", "setup"}
 
 
 REPORTED_DURATION = 1.0

@@ -13,7 +13,7 @@ from tpux.errors import TpuxError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_ENDING = {"stop", "cancel", "delete", "clean", "rerun", "restart", "reboot", "resume", "uninstall"}
+_ENDING = {"stop", "cancel", "delete", "clean", "rerun", "restart", "resume", "uninstall"}
 """Commands that end or change something: never suggested for their spelling, because a suggestion is soon typed."""
 
 

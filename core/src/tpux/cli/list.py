@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +34,6 @@ from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
-    from tpux.model.machines import OrphanReport
     from tpux.store import Store
     from tpux.store.state import State
 
@@ -83,14 +82,22 @@ def show_jobs(
     orphans.search_in_background(store, jobs)
     blocked = client.current_report(store)
     jobs = [blocked.applied_to(job) for job in jobs]
-    shown = jobs if all_ else _recent(jobs)
+    ended = [id(job) for job in jobs if job.ended]
+    old = set() if all_ else {*ended[:-LAST]}
+    shown = [job for job in jobs if id(job) not in old]
     rows = [{**summary(job), "progress": _progress(store, job)} for job in shown]
     if disk:
         _add_disk_usage(store, rows)
     if json:
         emit(rows)
     elif shown:
-        _print(rows)
+        print_table(
+            {column: [_cell(column, row) for row in rows] for column in COLUMNS},
+            always=REQUIRED,
+            drop=DROPPED_FIRST,
+            shorten=LEAST_WIDTHS,
+            painters={"state": lambda state: paint(state, STATE_COLOURS[state])},
+        )
         if len(shown) < len(jobs):
             typer.echo(f"({len(jobs) - len(shown)} older jobs: tpux list --all)", err=True)
     elif state or name:
@@ -98,13 +105,9 @@ def show_jobs(
     else:
         typer.echo("no jobs yet; create one: tpux run CONFIG", err=True)
     if not json and (report := orphans.last_report(store)):
-        _print_orphans(report)
-
-
-def _print_orphans(report: OrphanReport) -> None:
-    for orphan in report.orphans:
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
-        echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")
+        for orphan in report.orphans:
+            echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")
 
 
 def _progress(store: Store, job: State) -> dict[str, JsonValue] | None:
@@ -113,11 +116,6 @@ def _progress(store: Store, job: State) -> dict[str, JsonValue] | None:
 
     found, at = progress.load(store.record(job.id, job.user).directory, job)
     return {**found.to_json(), "at": None if at is None else iso(at)} if found else None
-
-
-def _recent(jobs: list[State]) -> list[State]:
-    ended = {id(job) for job in [job for job in jobs if job.ended][-LAST:]}
-    return [job for job in jobs if not job.ended or id(job) in ended]
 
 
 def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
@@ -133,16 +131,6 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
         except (TpuxError, OSError) as error:
             row["disk"] = None
             say(f"warning: job {short_id(record.id)}: its size is unknown: {error}")
-
-
-def _print(jobs: Sequence[Mapping[str, JsonValue]]) -> None:
-    print_table(
-        {column: [_cell(column, job) for job in jobs] for column in COLUMNS},
-        always=REQUIRED,
-        drop=DROPPED_FIRST,
-        shorten=LEAST_WIDTHS,
-        painters={"state": lambda state: paint(state, STATE_COLOURS[state])},
-    )
 
 
 def _cell(column: str, job: Mapping[str, JsonValue]) -> str:

@@ -193,7 +193,8 @@ def run(command: click.Command) -> int:
         say("interrupted")
         return Exit.ERROR
     except TpuxError as error:
-        say(f"error: {error}")
+        for message in error.messages():
+            say(f"error: {message}")
         return error.exit_code
     except BrokenPipeError:  # `tpux list | head`
         _discard_unwritten()

@@ -19,7 +19,7 @@ def preflight(
 ) -> None:
     """Check a config and what it depends on: credentials, project, zone, accelerator, keys."""
     from tpux import config as configs
-    from tpux.lifecycle import create
+    from tpux.lifecycle import new_config
     from tpux.lifecycle.open import draft_job
     from tpux.model.failures import Finding
     from tpux.plugin.manager import Plugins
@@ -27,7 +27,7 @@ def preflight(
 
     plugins = Plugins()
     loaded = configs.load(*config_of(config, config_option, overrides), plugins=plugins)
-    findings = create.preflight(draft_job(Store(), loaded, plugins), plugins)
+    findings = new_config.preflight(draft_job(Store(), loaded, plugins), plugins)
     if json:
         warnings = [Finding("warning", warning.message, warning.where, warning.hint) for warning in loaded.warnings]
         emit([asdict(finding) for finding in [*warnings, *findings]])
@@ -36,6 +36,6 @@ def preflight(
         say(f"warning: {warning}")
     for finding in findings:
         if finding.level == "ok":
-            echo(f"ok: {create.describe_finding(finding)}")
-    create.report_findings(findings, warn=say)
+            echo(f"ok: {new_config.describe_finding(finding)}")
+    new_config.report_findings(findings, warn=say)
     echo(f"ok: {loaded.path}, {loaded.allocator}, {loaded.workers or 'an unknown number of'} worker(s)")

@@ -31,7 +31,7 @@ def status(json: Json = False) -> None:
 
     Also its environment, which listeners do not get their events, and which plugins are broken.
     """
-    from tpux.lifecycle.create import ASKED_OF_ALL
+    from tpux.lifecycle.new_config import ASKED_OF_ALL
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.store.files import JsonFile

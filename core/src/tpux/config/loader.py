@@ -37,7 +37,7 @@ from tpux.config.models import (
 from tpux.config.override import as_sections, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, exposed_secrets, mask
-from tpux.config.select import check_sections, select, warn_of_ignored_section
+from tpux.config.select import check_sections, report_ignored_section, select
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section
@@ -128,7 +128,7 @@ class _Sections:
                 elif installed and self._plugins.can_load(name) and self._plugins.implements(name, spec.connect):
                     self._validate_plugin(name, span)
                 elif name in present and not named_at:  # else it is reported where it is named
-                    warn_of_ignored_section(loaded, name)
+                    report_ignored_section(loaded, name, is_stored=self._stored is not None)
         except TpuxError as error:
             loaded.error(span, error.message, error.hint)
 

@@ -19,7 +19,7 @@ from tpux.model.sections import (
     TpuSection,
 )
 from tpux.plugin import spec
-from tpux.plugin.catalog import DIST_OF, LISTENERS, RULES, did_you_mean
+from tpux.plugin.catalog import ALWAYS_USED, DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.entrypoints import unknown_disabled_plugins
 from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
 from tpux.plugin.manager import Plugins
@@ -139,14 +139,22 @@ def _check_unlisted(loaded: Loaded, named: Mapping[str, Span]) -> None:
             loaded.warn((name,), message, f"add {name} to setup.modules, or remove the section")
 
 
-def warn_of_ignored_section(loaded: Loaded, name: str) -> None:
-    """Warn about a section whose plugin is disabled, or is a listener that is not installed."""
+def report_ignored_section(loaded: Loaded, name: str, *, is_stored: bool) -> None:
+    """Report a section whose plugin is disabled, or is not installed and would use it.
+
+    Args:
+        loaded: the config.
+        name: the section.
+        is_stored: whether a job has the config: it runs on without the plugin.
+    """
     if name in loaded.plugins.names(disabled=True):
         hint = f"remove {name} from {env.DISABLED_PLUGINS} to use it"
         loaded.warn((name,), f"section {name!r} is ignored: the plugin {name} is disabled", hint)
     elif name in LISTENERS:
         message = f"section {name!r} is ignored: no installed plugin uses it"
         loaded.warn((name,), message, f"pip install {DIST_OF[name]}")
+    elif name in ALWAYS_USED and not is_stored:
+        loaded.error((name,), f"section {name!r}: no plugin {name!r} is installed", f"pip install {DIST_OF[name]}")
 
 
 # --- whether the sections fit together ----------------------------------------------------------

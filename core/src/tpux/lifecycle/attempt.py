@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from tpux import config, env
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.open import attempt_variables
+from tpux.lifecycle.programs import command_process, command_workers
 from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.turn import Turn
 from tpux.model.events import AttemptEnded, AttemptStarted
@@ -21,11 +22,9 @@ from tpux.plugin.selected import selected_plugins
 from tpux.remote import job_runs, process
 from tpux.remote.hung import describe_hung, hung_processes
 from tpux.remote.output import Program, fetch_or_probe
-from tpux.remote.process import NoticePoller, RemoteProcess, Status
+from tpux.remote.process import NoticePoller, Status
 from tpux.store import output
 
-COMMAND = "command"
-"""The name of the command's run in each attempt."""
 KEEP_MARGIN = 15.0
 """Seconds for which a worker waits for a notice beyond `watch.verdict_grace`, which is observed time."""
 
@@ -86,11 +85,6 @@ def command(turn: Turn, worker: Worker, home: str = "") -> Command:
     if job.environment:
         made = call_one(job.environment, spec.run, made)
     return made
-
-
-def command_process(turn: Turn, worker: int) -> RemoteProcess:
-    """Return where the command of the current attempt runs on a worker."""
-    return RemoteProcess(process.worker_key(turn.job.key, worker), turn.state.attempt, COMMAND)
 
 
 def _script(turn: Turn) -> str:
@@ -215,49 +209,6 @@ def _still_running(turn: Turn, host: Host, key: str) -> TpuxError:
         message, job = describe_hung(hung, " of an earlier attempt"), turn.number
         hint = f"repair the mount, or take other machines: tpux stop {job} --release; then: tpux resume {job}"
     return TpuxError(message, where=f"worker {host.worker.index}", hint=hint)
-
-
-# --- its workers --------------------------------------------------------------------------------
-
-
-def command_workers(turn: Turn) -> list[Worker]:
-    """Return the workers that are to run the command.
-
-    Raises:
-        TpuxError: `command.workers` names a worker that the machines do not have.
-    """
-    workers = turn.machines.workers
-    wanted = turn.job.command.workers
-    numbers = list(range(len(workers))) if wanted == "all" else [wanted] if isinstance(wanted, int) else wanted
-    if missing := [number for number in numbers if number >= len(workers)]:
-        raise TpuxError(f"there is no worker {missing[0]}: the machines have {len(workers)}")
-    return [workers[number] for number in numbers]
-
-
-def workers(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Worker]:
-    """Return the workers that run the command in the current attempt, except those in `without`."""
-    skipped = set(without)
-    every = turn.machines.workers
-    return {index: every[index] for index in turn.state.run.workers if index not in skipped}
-
-
-def open_workers(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Worker]:
-    """Return those of them on which the command has not ended."""
-    return workers(turn, without=[*turn.state.endings, *without])
-
-
-def programs(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Program]:
-    """Return the command of the current attempt on each of its workers, except those in `without`."""
-    attempt = turn.state.attempt
-    return {
-        index: Program(worker, command_process(turn, index), turn.record.output_log(attempt, index))
-        for index, worker in workers(turn, without=without).items()
-    }
-
-
-def open_programs(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Program]:
-    """Return those of them that have not ended."""
-    return programs(turn, without=[*turn.state.endings, *without])
 
 
 # --- its end ------------------------------------------------------------------------------------

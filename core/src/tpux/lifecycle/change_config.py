@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 from tpux import config
 from tpux.clock import SystemClock
 from tpux.errors import ConfigError, TpuxError, UsageError
-from tpux.lifecycle.create import config_files, preflight, report_findings
 from tpux.lifecycle.decision import release_time
+from tpux.lifecycle.new_config import config_files, preflight, report_findings
 from tpux.lifecycle.open import (
     InvalidStoredConfigError,
     differences_of_machines,

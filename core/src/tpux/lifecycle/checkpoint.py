@@ -6,7 +6,6 @@ An error, a timeout, or no plugin for the scheme does not mean that there is no 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,10 +14,9 @@ from typing import cast
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.turn import Turn
-from tpux.model.failures import Failure, Finding
-from tpux.model.job import Checkpoint, Job, is_url
+from tpux.model.failures import Failure
+from tpux.model.job import Checkpoint
 from tpux.plugin import spec
-from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 
 _log = logging.getLogger(__name__)
@@ -35,23 +33,6 @@ RETRY_BACKOFF = Backoff(5, 300)
 UNKNOWN = "checkpoints unknown"
 """A condition whose observed time is counted: the storage cannot say whether there is a checkpoint."""
 INSTALL = "pip install tpux-plugin-storage"
-_ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
-
-
-def check_output_dir(job: Job, plugins: Plugins) -> list[Finding]:
-    """Return why the job's `output_dir` cannot be used, if it is a URL, as the plugins find that search there."""
-    url, where = job.job.output_dir or "", "job.output_dir"
-    if _ALMOST_URL.match(written := url.removeprefix("~/")):
-        hint = "the URL of a directory in a bucket is gs://BUCKET/DIRECTORY"
-        return [Finding("error", f"{written!r} would be a directory of that name on the workers", where, hint)]
-    if not is_url(url):
-        return []
-    names = [name for name in plugins.implementing(spec.find_checkpoint) if name not in job.disabled_plugins]
-    if not names:
-        message = f"no installed plugin looks for checkpoints in {url.partition('://')[0]}://"
-        return [Finding("error", message, where, INSTALL)]
-    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names]
-    return min(found, key=len)  # one that can search there is enough
 
 
 class CheckpointSearch:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpux.errors import TpuxError
-from tpux.lifecycle.attempt import programs
+from tpux.lifecycle.programs import programs
 from tpux.lifecycle.turn import Turn
 from tpux.model.events import PreemptionAnnounced, WorkerExited
 from tpux.model.failures import ENDED_BY_TPUX

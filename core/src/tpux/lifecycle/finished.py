@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 
-from tpux.lifecycle.attempt import workers
+from tpux.lifecycle.programs import workers
 from tpux.lifecycle.turn import Turn
 from tpux.lifecycle.verdict import Unanswered, ask_detectors, attempt_for_detectors, failed_exits, finished_before
 from tpux.model.events import Collected

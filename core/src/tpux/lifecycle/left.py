@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 from tpux.durations import format_duration
 from tpux.errors import TpuxError
 from tpux.lifecycle import loss
-from tpux.lifecycle.attempt import programs
 from tpux.lifecycle.endings import exited_with_0, runs_on
+from tpux.lifecycle.programs import programs
 from tpux.lifecycle.turn import Turn
 from tpux.model.events import AttemptTerminating
 from tpux.model.failures import Failure

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.endings import ended_by_machine
+from tpux.lifecycle.programs import open_workers
 from tpux.lifecycle.turn import Turn
 from tpux.model.events import Warned
 from tpux.model.failures import Failure

@@ -10,10 +10,10 @@ from typing import Protocol, TypeVar
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import transfer
-from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.change_config import refuse_config
 from tpux.lifecycle.decision import plugin_failure, record_failure
 from tpux.lifecycle.open import InvalidStoredConfigError, build_request, with_tpu
+from tpux.lifecycle.programs import command_workers
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.model import events
 from tpux.model.events import Allocated, AllocationRequested, StateChanged

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import loss, policy
-from tpux.lifecycle.attempt import open_programs, open_workers, resets_restarts, start_or_attach, write_end
+from tpux.lifecycle.attempt import resets_restarts, start_or_attach, write_end
 from tpux.lifecycle.decision import after_attempt, plugin_failure
 from tpux.lifecycle.endings import drain_output, known, read_notices, record_end, record_notice
 from tpux.lifecycle.finished import Collection, FinishedCheck
 from tpux.lifecycle.left import LeftProcesses, may_have_left
 from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.monitors import Monitors
+from tpux.lifecycle.programs import open_programs, open_workers
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.repetition import without_progress
 from tpux.lifecycle.stop import terminate

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.attempt import command_workers, new_attempt
+from tpux.lifecycle.attempt import new_attempt
 from tpux.lifecycle.checkpoint import CheckpointSearch
 from tpux.lifecycle.decision import fail_and_release, record_failure
 from tpux.lifecycle.loss import VERDICT_POLL, lost_worker_failure, unreachable_report
 from tpux.lifecycle.machines import inspect_machines
+from tpux.lifecycle.programs import command_workers
 from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose
 from tpux.lifecycle.stop import stopped, terminate
 from tpux.lifecycle.turn import Next, Phase, Turn

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tpux.backoff import Backoff
 from tpux.console import format_size
 from tpux.errors import TpuxError
-from tpux.lifecycle import attempt
+from tpux.lifecycle import attempt, programs
 from tpux.lifecycle.decision import deletes_machines, release_time
 from tpux.lifecycle.endings import drain_output, has_succeeded, known, record_end
 from tpux.lifecycle.loss import VERDICT_POLL, unreachable_report
@@ -134,7 +134,7 @@ def _fetch_final_output(turn: Turn, *, deleting: bool) -> str | None:
     if not termination.begun:
         return ""  # the machines were lost before
     termination.ended_at = now if termination.ended_at is None else termination.ended_at
-    unreachable = turn.workers.unreachable.keys() & attempt.workers(turn).keys()
+    unreachable = turn.workers.unreachable.keys() & programs.workers(turn).keys()
     max_fetch = FETCH_AT_ONCE if deleting else output.MAX_FETCH
     more, errors = drain_output(turn, without=unreachable, max_fetch=max_fetch)
     in_time = now - termination.ended_at < FETCH_TIMEOUT
@@ -143,9 +143,9 @@ def _fetch_final_output(turn: Turn, *, deleting: bool) -> str | None:
         return None
     missing = [f"; the output of worker {index} was not fetched: it is unreachable" for index in sorted(unreachable)]
     for index, error in errors.items():
-        place = "" if deleting else f"; it is in ~/{attempt.command_process(turn, index).output} on the worker"
+        place = "" if deleting else f"; it is in ~/{programs.command_process(turn, index).output} on the worker"
         missing.append(f"; the final output of worker {index} was not fetched: {error.message}{place}")
-    every = attempt.programs(turn)
+    every = programs.programs(turn)
     for index, count in output.count_missing(turn.workers, {index: every[index] for index in more}).items():
         number = "an unknown number of" if isinstance(count, TpuxError) else count
         missing.append(f"; {number} bytes of the output of worker {index} were not fetched")
@@ -158,7 +158,7 @@ def _report_fetching(turn: Turn) -> None:
     if termination.ended_at is None or now < (termination.report_at or termination.ended_at + FETCH_REPORT_AFTER):
         return
     termination.report_at = now + FETCH_REPORT_INTERVAL
-    logs = [turn.record.output_log(turn.state.attempt, index) for index in attempt.workers(turn)]
+    logs = [turn.record.output_log(turn.state.attempt, index) for index in programs.workers(turn)]
     size = format_size(sum(map(files.length, logs)))
     turn.waiting(f"{requests.STOPPING}: fetching the rest of the output, {size} so far")
 
@@ -210,9 +210,9 @@ def _stopped_without_termination(turn: Turn, problem: str) -> Next:
 def _fetch_output(turn: Turn, max_fetch: int) -> None:
     """Fetch what the programs write while they end, and record which have ended; none is started any more."""
     unreachable = turn.workers.unreachable
-    for program in attempt.programs(turn, without=unreachable).values():
+    for program in programs.programs(turn, without=unreachable).values():
         program.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    running = attempt.open_programs(turn, without=unreachable)
+    running = programs.open_programs(turn, without=unreachable)
     poller = output.Poller(turn.workers, turn.job.watch.poll_every, 0.0, turn.log)
     poller.assume_started(running)
     calls: WorkerCalls[Status] = turn.workers.calls(output.POLL)
@@ -238,8 +238,8 @@ def terminate(turn: Turn) -> float | None:
         # Later than the first termination of an attempt only the times tell who has ended a program.
         is_first = termination.since is None and turn.state.run.failure is None
         asks = is_first and turn.state.attempt_open
-        programs = attempt.programs(turn) if turn.state.attempt_ready else {}
-        plans = [_plan(turn, worker, programs.get(worker.index), asks=asks) for worker in turn.machines.workers]
+        started = programs.programs(turn) if turn.state.attempt_ready else {}
+        plans = [_plan(turn, worker, started.get(worker.index), asks=asks) for worker in turn.machines.workers]
         termination.begin(plans, turn.job.command.grace_period)
     delay = termination.advance()
     if delay is None or not termination.waits_for_unreachable or "inspect" in turn.errors.abandoned:

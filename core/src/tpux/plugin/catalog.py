@@ -52,6 +52,9 @@ DIST_OF_COMMAND = {
 LISTENERS = frozenset({"libtpu", "log", "wandb", "brevo_email"})
 """Detectors and listeners that are active as soon as their section is present; nothing else selects them."""
 
+ALWAYS_USED = frozenset({"progress"})
+"""Plugins that use their section in every job: it is an error while they are not installed."""
+
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that `word` is most likely a misspelling of, None if none is similar."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.model.failures import Finding
-from tpux.model.json import build, dump
-from tpux.store import files
+from tpux.store.files import JsonFile
 
 if TYPE_CHECKING:
     from tpux.store.state import State
 
 FILE = "monitored.json"
+
+
+@dataclass(frozen=True)
+class _Found:
+    attempt: int
+    workers: Mapping[int, tuple[Finding, ...]]
 
 
 def save(directory: Path, attempt: int, found: Mapping[int, Sequence[Finding]]) -> None:
@@ -27,8 +33,7 @@ def save(directory: Path, attempt: int, found: Mapping[int, Sequence[Finding]]) 
     Raises:
         OSError: it could not be written.
     """
-    data = files.dump({"attempt": attempt, "workers": {str(index): dump([*each]) for index, each in found.items()}})
-    files.write_atomic(directory / FILE, data, durable=False)
+    _file(directory).save(_Found(attempt, {index: tuple(each) for index, each in found.items()}))
 
 
 def load(directory: Path, state: State) -> dict[int, list[Finding]]:
@@ -38,15 +43,11 @@ def load(directory: Path, state: State) -> dict[int, list[Finding]]:
         directory: the job's directory.
         state: the job's state.
     """
-    data = (files.load(directory / FILE) or {}) if state.attempt_open else {}
-    workers = data.get("workers")
-    if data.get("attempt") != state.attempt or not isinstance(workers, dict):
+    found = _file(directory).load() if state.attempt_open else None
+    if found is None or found.attempt != state.attempt:
         return {}
-    try:
-        return {
-            int(index): [build(Finding, finding) for finding in each if isinstance(finding, dict)]
-            for index, each in workers.items()
-            if isinstance(each, list)
-        }
-    except ValueError:  # written by another version
-        return {}
+    return {index: [*each] for index, each in found.workers.items()}
+
+
+def _file(directory: Path) -> JsonFile[_Found]:
+    return JsonFile(directory / FILE, _Found, durable=False)

@@ -198,7 +198,7 @@ class State:
 
     @property
     def resume_follows(self) -> bool:
-        """True if `tpux restart` or `tpux reboot` has stopped the job: the same command resumes it."""
+        """True if `tpux restart` or `tpux restart --setup` has stopped the job: the same command resumes it."""
         return (
             self.state == "stopped"
             and self.last_request.get("action") == "stop"
@@ -209,7 +209,7 @@ class State:
         """Return whether the next attempt starts from scratch once a request of this kind has taken effect.
 
         The last of rerun and resume decides: a rerun may have been stopped before its attempt began. The resume of
-        `tpux reboot` and `tpux restart` does not count: they start again what they have stopped.
+        `tpux restart --setup` and `tpux restart` does not count: they start again what they have stopped.
         """
         if action == "rerun":
             return True

@@ -1,0 +1,130 @@
+"""What the creation of a job and a change of its config share: the preflight, its report, and the config's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+
+from tpux import config
+from tpux.errors import ConfigError, Problem, TpuxError
+from tpux.model.events import ConfigChanged
+from tpux.model.failures import Finding
+from tpux.model.job import Job, is_url
+from tpux.plugin import spec
+from tpux.plugin.manager import Plugins
+from tpux.plugin.selected import durable_paths, selected_plugins
+from tpux.store import Files
+
+ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.on_event)
+"""The hooks for which a plugin that is installed needs not be selected."""
+INSTALL = "pip install tpux-plugin-storage"
+_ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
+
+
+def config_files(
+    loaded: config.Loaded, job: Job, directory: Path, changed: tuple[str, ...] = ()
+) -> tuple[Files, ConfigChanged]:
+    """Return how a config is stored.
+
+    Args:
+        loaded: the config.
+        job: the job that has it.
+        directory: where the files will be.
+        changed: the keys in which it differs from the config that it replaces.
+
+    Returns:
+        The files by name, and what `tpux list` shows of the config, as an event without the config's directory.
+    """
+    copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
+    resolved = loaded.resolved(
+        id=job.id, user=job.user, token=job.token, files={file: directory / copy for file, copy in copies.items()}
+    )
+    tpu = job.tpu
+    facts = ConfigChanged(
+        config="",
+        name=job.name,
+        accelerator=tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
+        zone=tpu.first_zone(),
+        allocator=loaded.allocator,
+        workers=loaded.workers or 0,
+        changed=changed,
+    )
+    stored = {**resolved, "resolved": job.resolved, "facts": facts.to_json()}
+    content = {
+        "config.yaml": (loaded.text.encode(), 0o600),
+        "resolved.json": (json.dumps(stored, indent=1).encode(), 0o600),
+        "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
+        **{str(copies[file]): (source.read_bytes(), 0o600) for file, source in loaded.files.items()},
+    }
+    return content, facts
+
+
+def preflight(job: Job, plugins: Plugins) -> list[Finding]:
+    """Return what the selected plugins find before anything is created, and whether a resume has something to resume.
+
+    Raises:
+        TpuxError: a plugin's hook failed.
+    """
+    answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
+    found = [finding for findings in answers for finding in findings or []]
+    return [*_check_output_url(job, plugins), *found, *_check_output_directory(job), *_broken_plugins(job, plugins)]
+
+
+def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:
+    """Return a warning for each plugin that is asked for every job and cannot be used: the job does without it."""
+    broken = plugins.broken(*ASKED_OF_ALL, without=job.disabled_plugins)
+    return [Finding("warning", f"{error.message}; jobs do without it", hint=error.hint) for error in broken.values()]
+
+
+def _check_output_url(job: Job, plugins: Plugins) -> list[Finding]:
+    """Return why the job's `output_dir` cannot be used, if it is a URL, as the plugins find that search there."""
+    url, where = job.job.output_dir or "", "job.output_dir"
+    if _ALMOST_URL.match(written := url.removeprefix("~/")):
+        hint = "the URL of a directory in a bucket is gs://BUCKET/DIRECTORY"
+        return [Finding("error", f"{written!r} would be a directory of that name on the workers", where, hint)]
+    if not is_url(url):
+        return []
+    names = [name for name in plugins.implementing(spec.find_checkpoint) if name not in job.disabled_plugins]
+    if not names:
+        message = f"no installed plugin looks for checkpoints in {url.partition('://')[0]}://"
+        return [Finding("error", message, where, INSTALL)]
+    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names]
+    return min(found, key=len)  # one that can search there is enough
+
+
+def _check_output_directory(job: Job) -> list[Finding]:
+    """Return a warning if a preemption deletes the output that the next attempt would resume from."""
+    if job.tpu.pricing == "ondemand" or job.job.rule == "pass":
+        return []
+    output, paths = job.job.output_dir, durable_paths(job)
+    if paths if output is None else "://" in output or any(_is_below(output, path) for path in paths):
+        return []
+    lost = "job.output_dir is not set" if output is None else f"{output} is not known to outlive the machines"
+    message = f"after a preemption the job starts from scratch: {lost}, and a worker's own disk is lost"
+    hint = "set job.output_dir to a bucket (gs://BUCKET/DIRECTORY) or to a directory where one is mounted"
+    return [Finding("warning", message, where="job.output_dir", hint=hint)]
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(directory))
+
+
+def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:
+    """Report the warnings and notes among the findings, and raise the errors.
+
+    Raises:
+        ConfigError: there are errors; it lists all of them.
+    """
+    for finding in findings:
+        if finding.level in {"warning", "note"}:
+            warn(f"{finding.level}: {describe_finding(finding)}")
+    if errors := [finding for finding in findings if finding.level == "error"]:
+        raise ConfigError([Problem(finding.where, finding.message, finding.hint) for finding in errors])
+
+
+def describe_finding(finding: Finding) -> str:
+    """Return a finding as one message."""
+    return str(TpuxError(finding.message, where=finding.where, hint=finding.hint))
