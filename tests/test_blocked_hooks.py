@@ -394,3 +394,42 @@ def test_a_stop_says_so_if_a_blocked_transport_lets_no_program_be_ended(tpux):
     tpux("resume", job)
     tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"up\n")
     tpux("delete", job, "-y")
+
+
+DETECTOR = """
+import time
+from pathlib import Path
+from tpux import hookimpl, sh
+
+HERE = Path(__file__).parent
+
+def block(hook):
+    while (HERE / hook).exists():
+        time.sleep(0.01)
+
+block("import")
+@hookimpl
+def classify_failure(): block("classify_failure")
+@hookimpl
+def solve():
+    block("solve")
+    yield sh("true")
+"""
+
+
+@pytest.mark.parametrize("hook", ["classify_failure", "import"])
+def test_a_detector_that_blocks_holds_no_job_that_has_not_chosen_it(tpux, hook):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    note = tpux.plugin("tpux-note", DETECTOR, entries="note = tpux_note").parent
+    job = tpux.create("job: {rule: pass}\ncommand: {cmd: 'until [ -e ~/end ]; do sleep 0.1; done; exit 3'}\n")
+    tpux.until(lambda: tpux.show(job)["state"] == "running", "for the program to run")
+    (note / hook).touch()
+    next(tpux.directory(job).glob("machines/*/worker-0/")).joinpath("end").touch()
+    tpux("wait", job, code=100)
+    shown = tpux.show(job)
+    assert shown["failure"]["evidence"].startswith("exit code 3")
+    assert shown["failure"]["hint"].endswith("not asked, because broken: note (tpux plugins list)")
+    what = "its import" if hook == "import" else hook
+    message = f"plugin note (tpux-note 1.0) has not returned from {what} within 30 s"
+    whys = [event["why"] for event in tpux.events(job, "waiting") if message in event["why"]]
+    assert whys[-1] == f"{message}; continuing without it"

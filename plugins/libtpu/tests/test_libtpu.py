@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tpux import Attempt, Failure, events
-from tpux_libtpu import LibtpuSection, classify_failure
+from tpux import Attempt, Failure, Worker, events
+from tpux_libtpu import LibtpuSection, classify_failure, monitor
 from tpux_libtpu.table import own_table
-from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
+from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
 
 JOB = job("command: {cmd: 'true'}")
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
-ANYWHERE = [one for one in own_table().signatures if not one.peers and one.context is None]
+ANYWHERE = [one for one in own_table().signatures if not one.peers and not one.stated and one.context is None]
 EXAMPLES = [(one.kind, line) for one in ANYWHERE for line in one.examples]
 CHECK = "F0319 10:00:00.123456 42 shape.cc:12] Check failed: shape.rank() == 2 (3 vs. 2)"
 NO_LOG = "Could not open the log file '/tmp/tpu_logs/a': Permission denied\nCould not open any log file.\n"
@@ -354,3 +354,20 @@ def test_a_bad_machine_is_replaced_and_without_end_it_is_not():
     assert run.failure is not None
     assert (run.state, run.attempts, run.failure.kind) == ("failed", 2, "host-lost")
     assert "1 restart in a row after host-lost" in run.why
+
+
+def test_a_program_that_runs_on_the_cpu_is_reported_while_it_runs():
+    line = "WARNING:absl:No GPU/TPU found, falling back to CPU. (Set TF_CPP_MIN_LOG_LEVEL=0 and rerun for more info.)"
+    cmd = f"echo '{line}'; for i in $(seq 40); do echo step $i; sleep 0.2; done"
+    run = run_job({"command": {"cmd": cmd}, "tpu": {"accelerator": "v4-8"}, "watch": {"resources_every": "1s"}})
+    [found] = [one for one in run.events if isinstance(one, events.Warned) and one.kind == "TPU"]
+    assert run.state == "succeeded"
+    assert (found.workers, found.text) == ((0,), line)
+    whys = [one.why for one in run.events if isinstance(one, events.Waiting)]
+    assert any("falling back to CPU" in why for why in whys)
+
+
+@pytest.mark.parametrize("log", ["Running on TPU v4", "step 1 cpu 4%", ""])
+def test_a_program_that_uses_its_tpu_is_not_reported(log):
+    made = job("tpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}")
+    assert steps_of(monitor(made, None, attempt(log, None), Worker(0))).value == []

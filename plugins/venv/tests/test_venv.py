@@ -39,6 +39,23 @@ def test_an_environment_without_requirements_has_pip(bench):
     assert "pip" in bench.run(section, "python -m pip --version").text
 
 
+def test_pip_is_unpacked_and_not_installed(bench):
+    """An installation of pip takes seconds of each worker, again after each preemption; it compiles all of pip."""
+    python = (bench.bin / "python3").read_text().replace("#!/bin/sh\n", f'#!/bin/sh\necho "$@" >>{bench.bin}/calls\n')
+    (bench.bin / "python3").write_text(python)
+    section = bench.section(requirements_file=None)
+    bench.setup(section)
+    made = [line for line in (bench.bin / "calls").read_text().splitlines() if line.startswith("-m venv")]
+    assert made == [f"-m venv --without-pip {bench.home}/env"]
+    ran = bench.run(
+        section, "pip --version; python -m pip --version; pip install --no-index --find-links wheels tpux-tiny\n"
+    )
+    assert ran.text.count(f"from {bench.home}/env/lib/") == 2
+    assert bench.run(section, WHERE).text == f"{bench.home}/env 1.0"
+    expected = "setuptools" if sys.version_info < (3, 12) else "pip"
+    assert bench.run(section, f"python -c 'import {expected}; print(0)'").text == "0"
+
+
 def test_uv_installs_if_present(bench, uv):
     bench.setup(bench.section())
     assert "pip install" in uv.read_text()

@@ -129,9 +129,9 @@ def _wait_until_deleted(
             _raise_if_stuck(state, requested=requested)
     if record.directory.is_dir():
         raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {record.state.why}", where=f"job {job}")
-    machines = store.unreleased(record.id)
+    remains = store.unreleased(record.id)
     deleted = f"deleted; {released}" if released else "deleted"
-    say(f"job {job} {f'removed; these machines were not released: {machines}' if machines else deleted}")
+    say(f"job {job} {f'removed; {remains}' if remains else deleted}")
 
 
 def _raise_if_blocked(store: Store, state: State) -> None:

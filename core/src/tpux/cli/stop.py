@@ -150,10 +150,9 @@ def _wait_and_report(store: Store, record: Record, asked: StopRequest) -> bool:
     if asked.release:
         _wait_for_release(store, record)
     if not record.directory.is_dir():
-        machines = store.unreleased(record.id)
-        left = f"; these machines were not released: {machines}" if machines else ""
-        say(f"job {job} was deleted meanwhile{left}")
-        return not (asked.keep or machines)
+        remains = store.unreleased(record.id)
+        say(f"job {job} was deleted meanwhile" + (f"; {remains}" if remains else ""))
+        return not (asked.keep or remains)
     state = record.refresh()
     if not state.ended:
         return _report_restart(record, asked)

@@ -263,6 +263,7 @@ class JobController:
             turn.write(change)
             self.phase = None
             self.errors.entered_state()
+            self.plugins.guard.late.clear()
             self._deadlines.clear()
             if change.to != "stopping":  # there a termination that has begun continues
                 self.workers.cancel_calls()
@@ -318,9 +319,15 @@ class JobController:
 
 
 def _patience(turn: Turn) -> Patience:
-    ends = turn.termination.begun or turn.state.state in {"stopping", "recovering"}
+    state, terminates = turn.state, turn.termination.begun or turn.state.state == "stopping"
     try:
-        return Patience(lost_after(turn), one_try=deletes_machines(turn), waits_for_transport=not ends)
+        return Patience(
+            lost_after(turn),
+            one_try=deletes_machines(turn),
+            unreachable_once=state.state == "stopping" and state.last_request.get("action") == "delete",
+            unreached_once=terminates and not state.attempt_open,
+            waits_for_transport=not terminates and state.state != "recovering",
+        )
     except TpuxError:  # it cannot be opened, and the step raises that if it has to open it
         return Patience()
 

@@ -159,7 +159,7 @@ def remove_record(turn: Turn, why: str) -> None:
     if turn.state.requested:
         machines = turn.record.describe_machines()
         _log.warning("job %s: removed; these machines were not released: %s: %s", turn.state.id, machines, why)
-        turn.store.add_unreleased(turn.state.id, machines)
+        turn.store.add_unreleased(turn.state.id, f"these machines were not released: {machines}")
     _remove(turn)
 
 
@@ -184,7 +184,8 @@ class _CleanUp:
     def __init__(self, turn: Turn, *, released: bool) -> None:
         self.released = released
         self._began_at = turn.clock.monotonic()
-        turn.workers.patience = Patience(lost_after(turn))
+        deleted = turn.state.last_request.get("action") == "delete"
+        turn.workers.patience = Patience(lost_after(turn), unreachable_once=deleted, unreached_once=True)
         modules = [name for name in turn.job.modules[::-1] if _has_clean_up(turn, name)]
         if modules:
             turn.write(CleanUpStarted())

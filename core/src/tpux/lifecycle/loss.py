@@ -67,8 +67,14 @@ def was_reached(turn: Turn, worker: int) -> bool:
 
 
 def lost_worker_failure(turn: Turn, index: int) -> Failure:
-    """Return the failure that a worker stands for that counts as lost: `unreachable` if it was never reached."""
-    error, now = turn.workers.unreachable[index].error, turn.clock.now()
+    """Return the failure that a worker stands for that counts as lost: `unreachable` if it was never reached.
+
+    `plugin` if the transport's plugin has failed, which says nothing about the worker.
+    """
+    lost, now = turn.workers.unreachable[index], turn.clock.now()
+    error = lost.error
+    if lost.transport_failed:
+        return Failure("plugin", index, evidence=error, hint="see the transport's plugin: tpux plugins list", at=now)
     if was_reached(turn, index):
         hint = "the cloud reports the machine as running"
         return Failure("host-lost", index, evidence=error, hint=hint, at=now)

@@ -18,7 +18,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import durable_paths, selected_plugins
 from tpux.store import Files
 
-ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.on_event)
+ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.on_event)
 """The hooks for which a plugin that is installed needs not be selected."""
 INSTALL = "pip install tpux-plugin-storage"
 _ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)

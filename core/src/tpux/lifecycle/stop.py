@@ -66,8 +66,10 @@ class Stopping(Phase):
             _fetch_output(turn, FETCH_AT_ONCE if deleting else output.MAX_FETCH)
         if delay is not None:
             return Next(after=delay)
-        missing = ""
+        missing = left = ""
         if turn.state.attempt_open:
+            if delete_job and not deleting and (left := _left_running(turn)):
+                turn.store.add_unreleased(turn.state.id, left)  # `tpux delete` prints it, when nothing else is left
             if not delete_job:
                 fetched = _fetch_final_output(turn, deleting=deleting)
                 if fetched is None:
@@ -75,13 +77,22 @@ class Stopping(Phase):
                 missing = fetched
             _write_attempt_end(turn)
         hung = "".join(f"; {text}" for text in turn.termination.hung.values())
-        return _ended(turn, f"{missing}{hung}{_unusable_environment(turn)}")
+        return _ended(turn, f"{missing}{left and f'; {left}'}{hung}{_unusable_environment(turn)}")
 
 
 def _write_attempt_end(turn: Turn) -> None:
     """Write that the attempt was stopped, or has succeeded before the stop."""
     # Nobody asks the allocator any more whether a signal was that of a preemption.
     attempt.write_end(turn, None, stopped=not has_succeeded(turn, ended_early=True, lost=True))
+
+
+def _left_running(turn: Turn) -> str:
+    """Return on which workers programs may still run, for people: those that were started and do not answer."""
+    lost = {
+        index: worker.error for index, worker in turn.workers.unreachable.items() if index in turn.state.run.workers
+    }
+    left = [f"worker {index} ({lost[index]})" for index in sorted(lost) if index not in turn.state.endings]
+    return f"programs may still run on {', '.join(left)}" if left else ""
 
 
 def _ended(turn: Turn, problems: str) -> Next:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar, cast
@@ -12,7 +13,7 @@ import pluggy
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.plugin import answers, calls
+from tpux.plugin import answers, calls, limited
 from tpux.plugin.entrypoints import InstalledPlugin, is_interrupt, reason
 from tpux.plugin.observer import HookFailure, Observer
 from tpux.plugin.stdout import stdout_to_stderr
@@ -22,6 +23,8 @@ Hook = Callable[..., object]
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
+ASKED_OF_ALL = frozenset({"collect", "classify_failure", "diagnose", "solve", calls.IMPORT})
+"""What is called of plugins that a job has not selected: it may hold no job. `find_checkpoint` has its own thread."""
 
 
 class PluginError(TpuxError):
@@ -110,11 +113,15 @@ class Guard:
     Args:
         installed: what is installed, by name; messages name its dist.
         observer: receives each failure.
+
+    Attributes:
+        late: how often each plugin's hook has not returned in time.
     """
 
     def __init__(self, installed: Mapping[str, InstalledPlugin], observer: Observer | None = None) -> None:
         self._installed = installed
         self._observer = observer
+        self.late: Counter[tuple[str, str]] = Counter()
 
     @contextmanager
     def running(
@@ -155,19 +162,52 @@ class Guard:
             involved: the implementations that run; an error names the one at fault.
         """
         sent: object = None
+
+        def send() -> object:
+            with self.running(name, hook, involved, expected=(StopIteration,)), stdout_to_stderr():
+                return steps.send(sent)
+
         try:
             while True:
                 try:
-                    with self.running(name, hook, involved, expected=(StopIteration,)), stdout_to_stderr():
-                        step = steps.send(sent)
+                    step = self.limited(name, hook.__name__, send)
                 except StopIteration as end:
                     self.validate(hook, name, answers.problem_of_result(hook, end.value))
                     return end.value
                 self.validate(hook, name, answers.problem_of_step(hook, step))
                 sent = yield step
         finally:
-            with self.running(name, hook, involved, expected=()), stdout_to_stderr():
-                steps.close()
+            if not getattr(steps, "gi_running", False):  # else a call of it has not returned
+                with self.running(name, hook, involved, expected=()), stdout_to_stderr():
+                    steps.close()
+
+    def limited(self, name: str, what: str, call: Callable[[], T]) -> T:
+        """Return what a call of a plugin returns; of a hook that is asked of all plugins in time, or it is an error.
+
+        Args:
+            name: the plugin.
+            what: the hook, or `calls.IMPORT`.
+            call: makes the call.
+
+        Raises:
+            PluginError: it has not returned in time, or has not so often that it is not called any more.
+        """
+        if what not in ASKED_OF_ALL:
+            return call()
+        problem = f"has not returned from {what} within {limited.LIMIT:.0f} s"
+        if self.late[name, what] < limited.MAX_LATE:
+            try:
+                return limited.call(call)
+            except TimeoutError:
+                self.late[name, what] += 1
+        else:
+            problem = f"is not called, since it {problem} {limited.MAX_LATE} times"
+        error = PluginError(
+            f"{self.describe(name)} {problem}", plugin=name, hook=what, hint=f"plugins.disabled: [{name}]"
+        )
+        if self._observer:
+            self._observer.failed(HookFailure(name, what, error.message, ""))
+        raise error
 
     def validate(self, hook: Hook, name: str, problem: str) -> None:
         """Raise the error for a problem of an answer.

@@ -21,6 +21,7 @@ from tpux.plugin.guard import (
     AbandonedCallError,
     DisabledPluginError,
     Guard,
+    PluginError,
     UnusablePluginError,
 )
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank
@@ -141,7 +142,7 @@ class Plugins:
         names = [
             name for name in self.names() if name in self._loaded or may_implement(self._found[name], hook.__name__)
         ]
-        return [name for name in names if self.can_load(name) and hook.__name__ in self._hooks(name)]
+        return [name for name in names if self.can_load(name, in_time=True) and hook.__name__ in self._hooks(name)]
 
     def broken(self, *hooks: Callable[..., object], without: Collection[str] = ()) -> dict[str, TpuxError]:
         """Return why each plugin cannot be used that may implement one of these hooks; imports all that may.
@@ -156,10 +157,24 @@ class Plugins:
                 continue
             if found.broken or any(may_implement(found, hook.__name__) for hook in hooks):
                 try:
-                    self._load(name)
+                    self._load_in_time(name)
                 except TpuxError as error:
                     errors[name] = error
         return errors
+
+    def _load_in_time(self, name: str) -> None:
+        """Import a plugin that no job may have selected.
+
+        Raises:
+            TpuxError: as `_load`, or it does not return from its import.
+        """
+        try:
+            if name in self._loaded:
+                self._load(name)
+            else:
+                self.guard.limited(name, calls.IMPORT, lambda: self._load(name))
+        except PluginError as error:
+            raise UnusablePluginError(error.message, hint=error.hint) from error
 
     def listeners(self) -> list[str]:
         """Return the plugins that may implement `on_event`; imports none of them."""
@@ -235,7 +250,7 @@ class Plugins:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
         broken = self.broken(hook, without=of.disabled_plugins)
         names = [name for name in self.names() if name not in of.disabled_plugins and name not in broken]
-        loaded = [name for name in names if self.can_load(name)]
+        loaded = [name for name in names if self.can_load(name, in_time=True)]
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = [*broken.items()]
@@ -274,9 +289,13 @@ class Plugins:
     def _answer(
         self, name: str, hook: Callable[..., object], arguments: Mapping[str, object], involved: list[pluggy.HookImpl]
     ) -> object:
-        with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
-            answer = self._manager.call(hook.__name__, involved, arguments)
-            self.guard.validate(hook, name, answers.problem_of(hook, answer))  # here: an answer's attributes may raise
+        def call() -> object:
+            with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
+                answer = self._manager.call(hook.__name__, involved, arguments)
+                self.guard.validate(hook, name, answers.problem_of(hook, answer))  # an answer's attributes may raise
+                return answer
+
+        answer = self.guard.limited(name, hook.__name__, call)
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
     def _load(self, name: str) -> None:
@@ -308,10 +327,15 @@ class Plugins:
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
             raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
 
-    def can_load(self, name: str) -> bool:
-        """Return whether a plugin is installed, and neither disabled nor broken; imports it."""
+    def can_load(self, name: str, *, in_time: bool = False) -> bool:
+        """Return whether a plugin is installed, and neither disabled nor broken; imports it.
+
+        Args:
+            name: the plugin.
+            in_time: its import is not waited for without end: no job may have selected the plugin.
+        """
         try:
-            self._load(name)
+            (self._load_in_time if in_time else self._load)(name)
         except TpuxError:
             return False  # `tpux plugins list` reports it, and any call that is addressed to it
         return True

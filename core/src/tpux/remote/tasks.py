@@ -32,6 +32,8 @@ POLL_EVERY = 0.25
 """Seconds between two polls of a step that takes longer."""
 WAIT_FOR_ANSWERS = 1.0
 """Real seconds that a step waits for workers; the answers of slower ones are taken by a later step."""
+TRANSPORT_TRIES = 8
+"""How often a transport's plugin may fail before a worker of these machines has ever answered."""
 UNREACHABLE_BACKOFF = Backoff(0.5, 15.0, jitter=0.2)
 """Before a worker that is unreachable is tried again."""
 
@@ -109,8 +111,8 @@ def retry_unreachable(
         any_error: a worker on which `call` fails counts as unreachable.
 
     Raises:
-        HostUnreachableError: the worker was observed to be unreachable for `Patience.lost_after`, or is
-            deleted next.
+        HostUnreachableError: the worker was observed to be unreachable for `Patience.lost_after`, `Patience.is_over`,
+            or the transport's plugin failed `TRANSPORT_TRIES` times and no worker has ever answered.
     """
     retries = 0
     while True:
@@ -122,9 +124,12 @@ def retry_unreachable(
                 raise
             delay = UNREACHABLE_BACKOFF.delay(retries)
             seconds = workers.mark_unreachable(worker, error, delay)
-            endless = isinstance(error, TransportFailedError) and workers.patience.waits_for_transport
-            overdue = seconds > workers.patience.lost_after and not endless
-            if overdue or workers.patience.one_try:
+            patience, was_reached = workers.patience, worker.index in workers.reached
+            if isinstance(error, TransportFailedError) and patience.waits_for_transport:
+                overdue = not workers.reached and retries + 1 >= TRANSPORT_TRIES
+            else:
+                overdue = seconds > patience.lost_after
+            if overdue or patience.is_over(tries=retries + 1, was_reached=was_reached):
                 raise error if unreachable else HostUnreachableError(error.message, where=error.where) from error
             yield delay
             retries += 1

@@ -45,12 +45,20 @@ class Patience:
     Attributes:
         lost_after: seconds of observed time after which a task on it is given up.
         one_try: the machines are deleted next, so each worker is tried once.
+        unreachable_once: the job is deleted: a worker is given up that does not answer a new connection.
+        unreached_once: the same for a worker that has never answered: nothing was started there.
         waits_for_transport: while the transport's plugin fails there is no limit; not while processes are ended.
     """
 
     lost_after: float = 300.0
     one_try: bool = False
+    unreachable_once: bool = False
+    unreached_once: bool = False
     waits_for_transport: bool = True
+
+    def is_over(self, *, tries: int, was_reached: bool) -> bool:
+        """Return whether a worker is given up that has not answered so many tries in a row; the first may be stale."""
+        return self.one_try or (self.unreachable_once and tries > 1) or (self.unreached_once and not was_reached)
 
 
 @dataclass(frozen=True)

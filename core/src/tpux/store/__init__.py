@@ -238,11 +238,11 @@ class Store:
         shutil.rmtree(trash, ignore_errors=True)
 
     def add_unreleased(self, job: str, machines: str) -> None:
-        """Write which machines were not released when a job's record was removed.
+        """Write what remains of a job whose record is removed: machines that were not released, or programs.
 
         Args:
             job: its id, which no other job ever has.
-            machines: the machines, for people.
+            machines: what remains, for people.
 
         Raises:
             OSError: it could not be written.
@@ -251,7 +251,7 @@ class Store:
         files.append(self.supervisor / "unreleased.jsonl", files.dump({"job": job, "machines": machines}))
 
     def unreleased(self, job: str) -> str:
-        """Return the machines that were not released when a job's record was removed; "" if it was not."""
+        """Return what remained of a job when its record was removed, for people; "" if nothing did."""
         try:
             lines = (self.supervisor / "unreleased.jsonl").read_text().splitlines()
         except FileNotFoundError:

@@ -12,6 +12,8 @@ from tpux_libtpu.devices import device_step, findings_of, what_holds
 from tpux_libtpu.section import LibtpuSection
 from tpux_libtpu.table import Signature, Table, table_with
 
+HEAD = 64 * 1024
+"""Bytes at the beginning of the output in which a program says on which devices it runs."""
 REPLACEMENTS = 2
 """How often in a row a job may replace its machines because their TPUs cannot be opened: new ones cost money."""
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |:?$)")
@@ -51,6 +53,31 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
     failed = (ending for ending in attempt.endings if ending.failed)
     found = (_classify(ending, table, int(job.id or 0), attempt, peers=peers) for ending in failed)
     return [failure for failure in found if failure is not None]
+
+
+@hookimpl
+def monitor(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, list[Finding]]:
+    """Warn of a program that runs on without its TPU, as its output says; no step runs on the worker."""
+    section, found = config if isinstance(config, LibtpuSection) else LibtpuSection(), list[Finding]()
+    for ending in attempt.endings if job.tpu.accelerator else ():
+        if ending.worker == worker.index:
+            text = _head(ending) + ending.tail()
+            signatures = (one for one in table_with(section.signatures).signatures if one.while_running)
+            lines = ((one, find_line(text, one.pattern)) for one in signatures)
+            found += [Finding("warning", line, "TPU", one.hint) for one, line in lines if line][:1]
+    yield from ()
+    return found
+
+
+def _head(ending: WorkerExit) -> str:
+    """Return the beginning of the output; "" if there is none yet."""
+    try:
+        with ending.log.open("rb") as log:
+            return log.read(HEAD).decode(errors="replace").replace("\r", "\n")
+    except FileNotFoundError:
+        return ""
 
 
 @hookimpl

@@ -26,6 +26,7 @@ class Signature(BaseModel):
     peers: bool = False
     not_opened: bool = False
     stated: bool = False
+    while_running: bool = False
     examples: tuple[str, ...] = ()
 
 

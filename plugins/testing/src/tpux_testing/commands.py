@@ -176,9 +176,9 @@ def _check_help(name: str, words: str, command: click.Command) -> None:
     if not (command.help or "").strip():
         raise ContractError(name, "", f"`tpux {words} --help` does not say what it does: give it a docstring")
     for param in command.params:
-        # Typer 0.25 loses the help of arguments with click 8.5.
-        if isinstance(param, click.Option) and not param.help:
-            raise ContractError(name, "", f"`tpux {words} --help` does not describe {param.opts[0]}: give it help=...")
+        if not getattr(param, "help", None):
+            what = param.opts[0] if isinstance(param, click.Option) else param.make_metavar(click.Context(command))
+            raise ContractError(name, "", f"`tpux {words} --help` does not describe {what}: give it help=...")
     epilog = command.epilog or ""
     if not isinstance(command, click.Group) and not ("Example: " in epilog and f"tpux {words}" in epilog):
         message = f"`tpux {words} --help` has no example: app.command(epilog='Example: tpux {words} ...')"

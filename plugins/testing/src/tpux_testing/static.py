@@ -116,6 +116,7 @@ def _copes_with_any_section(
             "config": job.sections.get(word),
             "worker": Worker(0),
             "failure": Failure("program", 0, "exit code 1"),
+            "restarts": {},
         }
         arguments = {name: value for name, value in given.items() if name in inspect.signature(hook).parameters}
         try:

@@ -185,22 +185,46 @@ fi
 _CREATE = """
 for python in "python$version" python3; do
     if has_version "$python" 2>/dev/null && "$python" -c 'import @modules@'; then
-        exec "$python" -m venv @options@"$path"
+        "$python" -m venv --without-pip "$path"
+@pip@        exit
     fi
 done
 echo "no python${version:-3} with the venv module on this worker"
 exit 1
 """
 
+# `venv` would install pip with pip, which takes seconds. Its wheel is unpacked, as pip does. Where it is not whole, as
+# that of some distributions, which needs others, pip is installed as usual. Python before 3.12 adds setuptools, which
+# programs import.
+_UNPACK_PIP = """
+        "$path/bin/python" - <<'TPUX_PIP' || exec "$python" -m venv "$path"
+import ensurepip, glob, os, sys, sysconfig, zipfile
+site, scripts = sysconfig.get_path("purelib"), sysconfig.get_path("scripts")
+places = [sysconfig.get_config_var("WHEEL_PKG_DIR"), os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")]
+for name in ["pip", "setuptools"][: 1 if sys.version_info >= (3, 12) else 2]:
+    found = [each for place in places if place for each in glob.glob(os.path.join(place, name + "-*.whl"))]
+    if not found:
+        sys.exit(1)
+    with zipfile.ZipFile(found[0]) as wheel:
+        if name == "pip" and "pip/_vendor/requests/__init__.py" not in wheel.namelist():
+            sys.exit(1)
+        wheel.extractall(site)
+for name in ["pip", "pip3", "pip%d.%d" % sys.version_info[:2]]:
+    with open(os.path.join(scripts, name), "w") as file:
+        file.write('#!/bin/sh\\nexec "$(dirname -- "$0")/python" -m pip "$@"\\n')
+    os.chmod(file.name, 0o755)
+TPUX_PIP
+"""
+
 CREATE = (
     "create the environment with the worker's Python",
-    _CREATE.replace("@modules@", "ensurepip, venv").replace("@options@", ""),
+    _CREATE.replace("@modules@", "ensurepip, venv").replace("@pip@", _UNPACK_PIP),
 )
 
 # Needs neither ensurepip nor an index: a copy brings pip.
 CREATE_WITHOUT_PIP = (
     "create an environment without pip",
-    _CREATE.replace("@modules@", "venv").replace("@options@", "--without-pip "),
+    _CREATE.replace("@modules@", "venv").replace("@pip@", ""),
 )
 
 CREATE_WITH_UV = (
