@@ -11,7 +11,7 @@ import pytest
 from tpux import config
 from tpux.config.models import section_names
 from tpux.errors import ConfigError, Problem
-from tpux.lifecycle.create import describe_finding, preflight
+from tpux.lifecycle.new_config import describe_finding, preflight
 from tpux.lifecycle.open import draft_job
 from tpux.plugin.manager import Plugins
 from tpux.store import Store

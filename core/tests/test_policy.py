@@ -89,7 +89,7 @@ def test_the_default_rule_depends_on_the_pricing() -> None:
 @pytest.mark.parametrize("kind", FAILURE_KINDS)
 @pytest.mark.parametrize("spent", [16, 17, 1024, 10**9])
 def test_the_backoff_is_capped_and_never_overflows(kind: FailureKind, spent: int) -> None:
-    longest = {"preempted": 0, "maintenance": 1800, "tpu-busy": 120}.get(kind, 300)
+    longest = {"preempted": 0, "maintenance": 1800, "tpu-busy": 120, "service": 600}.get(kind, 300)
     assert policy.backoff(kind, {kind: spent}) == longest
 
 

@@ -33,7 +33,7 @@ class Collection:
     """
 
     def __init__(self, turn: Turn, unanswered: Unanswered) -> None:
-        self._named, self._of_failures = collecting_plugins(turn.job, turn.plugins)
+        self._named = collecting_plugins(turn.job, turn.plugins)
         self._unanswered = unanswered
         self._ended: set[int] = set()
         self._groups: list[TaskGroup[_Found]] = []
@@ -72,8 +72,9 @@ class Collection:
 
     def _begin(self, turn: Turn, indices: Iterable[int], name: str) -> None:
         chosen = set(indices)
-        failed = {index for index, ending in turn.state.endings.items() if ending.code != 0}
-        asked = {index: self._of_failures if index in failed else self._named for index in chosen}
+        failed = {index for index, ending in turn.state.endings.items() if ending.code != 0} & chosen
+        every = collecting_plugins(turn.job, turn.plugins, every=True) if failed else []
+        asked = {index: every if index in failed else self._named for index in chosen}
         tasks = {
             index: _collect(turn, worker, asked[index], name, self._unanswered)
             for index, worker in workers(turn).items()
@@ -90,12 +91,20 @@ class Collection:
                     turn.write(Collected(attempt=state.attempt, worker=worker, plugin=detector, data=data))
 
 
-def collecting_plugins(job: Job, plugins: Plugins) -> tuple[list[str], list[str]]:
-    """Return the detectors that collect: those that `command.finished_by` or a section names, and all, for failures."""
+def collecting_plugins(job: Job, plugins: Plugins, *, every: bool = False) -> list[str]:
+    """Return the detectors that collect.
+
+    Args:
+        job: the job.
+        plugins: the installed plugins.
+        every: all of them that can be used, as on a worker that has failed; else those that `command.finished_by` or a
+            section of the config names.
+    """
     named = dict.fromkeys([*job.command.finished_by, *job.sections])
-    names = [name for name in plugins.names() if name not in job.disabled_plugins]
-    every = [name for name in names if plugins.implements(name, spec.collect)]
-    return [name for name in named if name in every], every
+    installed = set(plugins.names()) - job.disabled_plugins
+    found = [name for name in named if name in installed and plugins.implements(name, spec.collect)]
+    others = plugins.implementing(spec.collect) if every else []
+    return [*found, *(name for name in others if name in installed and name not in found)]
 
 
 def _collect(turn: Turn, worker: Worker, detectors: list[str], name: str, unanswered: Unanswered) -> WorkerTask[_Found]:
