@@ -140,7 +140,12 @@ ALLOWED = {
         "start_process",
         "clean_environment",
         "_warn_of_differences",
+        "plugins_of_supervisor",
     },
+    # What commands compare with its source.
+    "core/src/tpux/lifecycle/sources.py": {"find_changed"},
+    # `tpux history`, a command.
+    "plugins/history/src/tpux_history/ledger.py": {"read_ledger"},
     # The hooks `resolve` and `preflight`.
     "plugins/gcp/src/tpux_gcp/project.py": {
         "find_place",

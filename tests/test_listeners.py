@@ -339,7 +339,7 @@ def test_an_event_that_is_half_written_is_not_delivered(tpux):
 
 def test_only_plugins_that_may_be_listeners_are_imported(tpux):
     place = install(tpux, NOTHING)
-    other = "from tpux import hookimpl\nopen(__file__ + '.imported', 'w')\n@hookimpl\ndef solve(): yield from ()\n"
+    other = "from tpux import hookimpl\nopen(__file__ + '.imported', 'w')\n@hookimpl\ndef clean_up(): yield from ()\n"
     tpux.plugin("tpux-other", other, entries="other = tpux_other")
     job = tpux.create(COMMAND)
     tpux("wait", job)
@@ -348,7 +348,7 @@ def test_only_plugins_that_may_be_listeners_are_imported(tpux):
 
 
 def test_a_wrapper_of_on_event_surrounds_every_call_of_all_listeners(tpux):
-    tpux.env["TPUX_DISABLED_PLUGINS"] = "ssh"  # a listener too
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "ssh,history"  # listeners too
     place = install(tpux, NOTHING)
     wrapper = (
         "import time\nfrom pathlib import Path\nfrom tpux import hookimpl\n"

@@ -47,6 +47,8 @@ def test_a_test_without_a_mark_must_not_start_a_supervisor(tmp_path):
         "-p",
         "no:xdist",
         "-p",
+        "no:warnings",
+        "-p",
         "no:cacheprovider",
         f"--rootdir={tmp_path}",
     ]

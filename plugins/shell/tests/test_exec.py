@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpux import HostUnreachableError, Worker
+from tpux.api import JobConnection
 from tpux_shell.run import RemoteCommand
 
 
@@ -37,7 +38,9 @@ def test_a_closed_stdout_ends_the_command_and_blames_no_worker():
 
     workers = [Worker(0), Worker(1)]
     job = SimpleNamespace(key="j", attempt=1)
-    connection = SimpleNamespace(job=job, open=Host, each=lambda *_: ended.set())
+    connection = SimpleNamespace(
+        job=job, open=Host, each=lambda *_: ended.set(), script=lambda text: JobConnection.script(connection, text)
+    )
     with pytest.raises(BrokenPipeError):
         RemoteCommand(connection, workers, "true", 60.0).run(closed)
     assert ended.is_set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpux.env import clock_rate as clock_rate
-from tpux.plugin.connect import connect_through as connect_through
 from tpux.store.leases import acquire as acquire
 from tpux.store.leases import acquire_all as acquire_all
 from tpux.store.leases import holder_of as holder_of
@@ -19,7 +18,8 @@ from tpux.store.leases import store_id as store_id
 
 if TYPE_CHECKING:
     from tpux.model.job import Job
-    from tpux.model.machines import Allocation
+    from tpux.model.host import Host
+    from tpux.model.machines import Allocation, Worker
 
 
 def allocation_of(job: Job) -> Allocation | None:
@@ -29,3 +29,24 @@ def allocation_of(job: Job) -> Allocation | None:
     if not (job.directory / "events.jsonl").exists():
         return None
     return Store().record(job.id, job.user).refresh().machines
+
+
+def connect_through(word: str, worker: Worker, job: Job) -> Host:
+    """Open a connection with another transport. For `connect` of a transport that wraps its connections. Since 0.1.
+
+    The call is guarded and validated as one of core's: an error names the transport at fault. `connects_through()` of
+    the calling transport's section must return the same name, so that the other one's `resolve`, `preflight` and
+    `public_keys` are called.
+
+    Args:
+        word: the other transport.
+        worker: where to connect to; it may have another address than the worker that `connect` was given.
+        job: the job that `connect` was given.
+
+    Raises:
+        HostUnreachableError: the worker does not answer.
+        TpuxError: the transport is not installed, not declared or failed.
+    """
+    from tpux.plugin import connect
+
+    return connect.connect_through(word, worker, job)

@@ -198,7 +198,14 @@ def _check_only(steps: Steps) -> Steps:
             step = next(steps) if result is None else steps.send(result)
         except StopIteration:
             return
-        result = yield replace(step, script=f"{env.CHECK_ONLY}=1\n{step.script}") if isinstance(step, Sh) else step
+        result = yield replace(step, script=_with_variable(step)) if isinstance(step, Sh) else step
+
+
+def _with_variable(step: Sh) -> str:
+    """Return the script with the variable, below the comment that is its title if it begins with one."""
+    first, newline, rest = step.script.strip().partition("\n")
+    title, body = (f"{first}\n", rest) if first.startswith("# ") and newline else ("", step.script)
+    return f"{title}{env.CHECK_ONLY}=1\n{body}"
 
 
 def _compare(connection: JobConnection, worker: int, module: str, found: bytes | None, wanted: bytes) -> ModuleStatus:

@@ -158,21 +158,7 @@ def _entered(plugins: Plugins, transport: str) -> Iterator[None]:
 
 
 def connect_through(word: str, worker: Worker, job: Job) -> Host:
-    """Open a connection with another transport. For `connect` of a transport that wraps its connections. Since 0.1.
-
-    The call is guarded and validated as one of core's: an error names the transport at fault. `connects_through()` of
-    the calling transport's section must return the same name, so that the other one's `resolve`, `preflight` and
-    `public_keys` are called.
-
-    Args:
-        word: the other transport.
-        worker: where to connect to; it may have another address than the worker that `connect` was given.
-        job: the job that `connect` was given.
-
-    Raises:
-        HostUnreachableError: the worker does not answer.
-        TpuxError: the transport is not installed, not declared or failed.
-    """
+    """Open a connection with another transport; see `tpux.api.machines.connect_through`."""
     if word in _opening.transports:
         chain = " -> ".join([*_opening.transports, word])
         raise TpuxError(f"the transport {word} connects through itself: {chain}")

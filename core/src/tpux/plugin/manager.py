@@ -62,6 +62,7 @@ class Plugins:
         self.abandoned_call: Callable[[str], str] = lambda _: ""
         self._manager = HookManager()
         self._loaded: set[str] = set()
+        self._may: dict[tuple[str, str], bool] = {}
         self._errors: dict[str, TpuxError] = {}
         self._registering = threading.Lock()
         self._importing: dict[str, threading.RLock] = {}  # one lock each: an import that blocks blocks no other
@@ -139,10 +140,15 @@ class Plugins:
 
     def implementing(self, hook: Callable[P, T]) -> list[str]:
         """Return the plugins that implement a hook; imports only those that may. Broken ones are left out."""
-        names = [
-            name for name in self.names() if name in self._loaded or may_implement(self._found[name], hook.__name__)
-        ]
+        names = [name for name in self.names() if self._may_implement(name, hook)]
         return [name for name in names if self.can_load(name, in_time=True) and hook.__name__ in self._hooks(name)]
+
+    def _may_implement(self, name: str, hook: Callable[..., object]) -> bool:
+        """Return whether a plugin is imported, or has the hook's name in its files, which are read once."""
+        key = (name, hook.__name__)
+        if name not in self._loaded and key not in self._may:
+            self._may[key] = may_implement(self._found[name], hook.__name__)
+        return name in self._loaded or self._may[key]
 
     def broken(self, *hooks: Callable[..., object], without: Collection[str] = ()) -> dict[str, TpuxError]:
         """Return why each plugin cannot be used that may implement one of these hooks; imports all that may.
@@ -155,7 +161,7 @@ class Plugins:
         for name, found in self._found.items():
             if name in self._loaded or found.disabled or name in without:
                 continue
-            if found.broken or any(may_implement(found, hook.__name__) for hook in hooks):
+            if found.broken or any(self._may_implement(name, hook) for hook in hooks):
                 try:
                     self._load_in_time(name)
                 except TpuxError as error:
@@ -249,8 +255,8 @@ class Plugins:
         if args:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
         broken = self.broken(hook, without=of.disabled_plugins)
-        names = [name for name in self.names() if name not in of.disabled_plugins and name not in broken]
-        loaded = [name for name in names if self.can_load(name, in_time=True)]
+        names = [name for name in self.names() if name not in {*of.disabled_plugins, *broken}]
+        loaded = [name for name in names if self._may_implement(name, hook) and self.can_load(name, in_time=True)]
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = [*broken.items()]

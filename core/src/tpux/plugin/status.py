@@ -55,7 +55,11 @@ def with_requirements(found: InstalledPlugin, error: TpuxError) -> TpuxError:
     """Return an error of a plugin or command that begins with its dist's unmet requirements, the likely cause."""
     _, unmet, hint = _unmet(found)
     is_named = not unmet or error.message.startswith(unmet)
-    return error if is_named else TpuxError(f"{unmet}; {error.message}", hint=hint)
+    if is_named:
+        return error
+    named = TpuxError(f"{unmet}; {error.message}", hint=hint)
+    named.__cause__ = error.__cause__  # `tpux plugins show` prints its traceback
+    return named
 
 
 def command_rows(core_commands: Iterable[str]) -> list[PluginStatus]:

@@ -203,7 +203,9 @@ def plugins_of_supervisor(store: Store) -> dict[str, InstalledPlugin]:
     environment = os.environ if running is None else running.environment
     directories = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
     theirs = {os.path.abspath(os.path.join("/", one)) for one in directories}  # noqa: PTH100, PTH118
-    own = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *([""] if sys.path[0] in {"", os.getcwd()} else [])]  # noqa: PTH109
+    here = env.current_directory()
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep) if here else []
+    own += [""] if here and sys.path[0] in {"", str(here)} else []
     extra = {os.path.abspath(one) for one in own} - theirs - {*site.getsitepackages(), site.getusersitepackages()}  # noqa: PTH100
     names = {entry.name for entry in entry_points("tpux", extra)}
     why = "the supervisor, which runs jobs, cannot find it: it is not in its PYTHONPATH"
