@@ -416,8 +416,8 @@ MUTANTS = [
     Mutant(
         "an API error is unknown, never gone",
         "plugins/gcp/src/tpux_gcp/allocators.py",
-        '        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)\n',
-        '        return MachineStatus("gone", evidence=str(error), poll_after=POLL)\n',
+        '    except CloudError as error:\n        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)\n',
+        '    except CloudError as error:\n        return MachineStatus("gone", evidence=str(error), poll_after=POLL)\n',
         ("plugins/gcp/tests/test_gcp_provision.py::test_an_api_error_is_unknown_and_deletes_nothing",),
     ),
     Mutant(
