@@ -37,5 +37,5 @@ def test_the_oldest_python_of_workers_reads_it(name):
     ast.parse(SOURCES[name], name, feature_version=OLDEST)
 
 
-def test_the_scripts_of_diagnose_and_of_venv_are_found():
-    assert {Path(name.partition(":")[0]).name for name in SOURCES} >= {"diagnose.py", "read_run.py", "scripts.py"}
+def test_the_scripts_of_doctor_of_wandb_and_of_venv_are_found():
+    assert {Path(name.partition(":")[0]).name for name in SOURCES} >= {"examine.py", "read_run.py", "scripts.py"}

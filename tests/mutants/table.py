@@ -219,9 +219,9 @@ MUTANTS = [
     ),
     Mutant(
         "machines that will be deleted need no confirmed end",
-        "core/src/tpux/remote/tasks.py",
-        "            if overdue or workers.patience.one_try:\n",
-        "            if overdue:\n",
+        "core/src/tpux/remote/workers.py",
+        "        return self.one_try or (self.unreachable_once",
+        "        return (self.unreachable_once",
         ("tests/test_lost_workers.py::test_machines_that_are_deleted_do_not_wait_for_unreachable_workers",),
     ),
     Mutant(
@@ -342,7 +342,7 @@ MUTANTS = [
     Mutant(
         "a live job's TPU is another's",
         "plugins/gcp/src/tpux_gcp/labels.py",
-        "    if labels[STORE] == ours[STORE] and not leases.is_active(labels[JOB]):\n",
+        "    if labels[STORE] == ours[STORE] and not machines.is_active(labels[JOB]):\n",
         "    if labels[STORE] == ours[STORE]:\n",
         ("plugins/gcp/tests/test_gcp_ownership.py::test_a_live_jobs_tpu_is_rejected_with_its_id",),
     ),
@@ -370,7 +370,7 @@ MUTANTS = [
     Mutant(
         "a lease ends with the borrowing",
         "plugins/gcp/src/tpux_gcp/provision.py",
-        "        leases.release(context.lease_name, context.request.labels)\n        return context.restart_candidate()",
+        "        machines.release(context.lease_name, context.request.labels)\n        return context.restart_candidate()",
         "        return context.restart_candidate()",
         ("plugins/gcp/tests/test_gcp_ownership.py::test_a_tpu_that_a_job_no_longer_borrows_is_not_leased",),
     ),
@@ -416,8 +416,8 @@ MUTANTS = [
     Mutant(
         "an API error is unknown, never gone",
         "plugins/gcp/src/tpux_gcp/allocators.py",
-        '        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)\n',
-        '        return MachineStatus("gone", evidence=str(error), poll_after=POLL)\n',
+        '    except CloudError as error:\n        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)\n',
+        '    except CloudError as error:\n        return MachineStatus("gone", evidence=str(error), poll_after=POLL)\n',
         ("plugins/gcp/tests/test_gcp_provision.py::test_an_api_error_is_unknown_and_deletes_nothing",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ not be ended with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -45,12 +45,13 @@ class LeftProcesses:
         self._since: float | None = None
         self._next_at = 0.0
 
-    def check(self, turn: Turn, *, finished: bool) -> float | None:
+    def check(self, turn: Turn, *, finished: Callable[[], bool]) -> float | None:
         """Look, and write that the attempt is incomplete once something has run on for `watch.straggler_grace`.
 
         Args:
             turn: the step, of an attempt in which all workers have exited with 0.
-            finished: a detector that the job trusts reports that the program has finished.
+            finished: returns whether a detector that the job trusts reports that the program has finished; asked only
+                if something runs on.
 
         Returns:
             Seconds until the next call; None when nothing is left that matters, or `command.left_timeout` is over.
@@ -64,7 +65,7 @@ class LeftProcesses:
             turn.waiting(loss.unreachable_report(turn) or "the command has exited with 0; looking for what runs on")
             self._next_at = now + CHECK_EVERY
             return CHECK_EVERY
-        if not matter or finished:
+        if not matter or finished():
             if matter or helpers:
                 turn.log(f"{_describe([*matter, *helpers])} after the end of the program; it is ended")
             return None

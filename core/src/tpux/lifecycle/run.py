@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import replace
+from functools import partial
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import loss, policy
@@ -313,8 +314,8 @@ class Running(Phase):
         if may_have_left(turn, self.failure):
             if self._collecting is not None:
                 return Next(after=self._collecting)
-            finished = reported_finished(turn, self._contact.inspection, self._unanswered)
-            if (delay := self._left.check(turn, finished=finished)) is not None:
+            reported = partial(reported_finished, turn, self._contact.inspection, self._unanswered)
+            if (delay := self._left.check(turn, finished=reported)) is not None:
                 return Next(after=delay)
         if (delay := terminate(turn)) is not None and not turn.workers.unreachable:
             return Next(after=delay)

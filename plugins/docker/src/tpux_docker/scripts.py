@@ -198,7 +198,9 @@ case $text in
         ;;
 esac
 [ "$image_is" = "$worker_is" ] || [ "$final" = "$code" ] || why="it is for $image_is; $why"
-echo "the image $image: $why"
+# Among the lines of a failed step this one is the reason, not docker's own before it, unless it knows no better.
+[ "$final" = "$code" ] && mark='' || mark='error: '
+echo "${{mark}}the image $image: $why"
 exit "$final"
 """
 

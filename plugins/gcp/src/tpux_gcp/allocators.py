@@ -116,10 +116,7 @@ queued_resources = Allocator(queue=True)
 def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
     """Return the state of the machines, from one call of the API (two for a queued resource) while they exist.
 
-    To describe the workers takes another call for each node.
-
-    Raises:
-        TpuxError: the workers are to be described, and the API does not have the host keys of all of them.
+    To describe the workers takes another call for each node; the state is unknown if the API cannot describe them all.
     """
     try:
         context = RequestContext.load(request, queue=queue)
@@ -142,7 +139,10 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
     status = _status(resource, preemptible=context.tpu.pricing == "preemptible")
     if not request.describe_workers or status.state != "ready":
         return status
-    return replace(status, workers=_workers(context, resource))
+    try:
+        return replace(status, workers=_workers(context, resource))
+    except TpuxError as error:
+        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)
 
 
 def _status(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
