@@ -17,8 +17,8 @@ from tpux.store.leases import release as release
 from tpux.store.leases import store_id as store_id
 
 if TYPE_CHECKING:
-    from tpux.model.job import Job
     from tpux.model.host import Host
+    from tpux.model.job import Job
     from tpux.model.machines import Allocation, Worker
 
 
