@@ -853,15 +853,11 @@ def test_output_of_a_connection_that_is_not_bytes_is_refused() -> None:
     assert received == []
 
 
-def test_a_connection_without_a_method_or_its_worker_is_refused() -> None:
+def test_a_connection_without_a_method_is_refused() -> None:
     lacking = Connection()
     lacking.read = None  # type: ignore[assignment, method-assign]
     with pytest.raises(PluginError, match=r"from connect: expected Host, got .*, which has no method read"):
         opened(lacking)
-    other = Connection()
-    other.worker = 0
-    with pytest.raises(PluginError, match=r"wrong answer from connect: worker: expected Worker, got 0"):
-        opened(other)
 
 
 def test_a_command_may_have_arguments_and_variables_that_are_not_utf8() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpux.env import clock_rate as clock_rate
+from tpux.model.host import OpenHost as OpenHost
 from tpux.store.leases import acquire as acquire
 from tpux.store.leases import acquire_all as acquire_all
 from tpux.store.leases import holder_of as holder_of

@@ -38,7 +38,7 @@ from tpux.model.events import (
     WorkerUpdated,
 )
 from tpux.model.failures import Failure
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Job, job_key
 from tpux.model.machines import Worker
 from tpux.model.states import JobState
@@ -307,7 +307,7 @@ class JobController:
     def _wake(self) -> None:
         self.wake()
 
-    def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
+    def _connect(self, worker: Worker, interrupted: threading.Event) -> OpenHost:
         turn, on_change = self._turn, partial(self.workers.changed.__setitem__, worker.index)
         asks = spec.inspect.__name__ not in turn.errors.abandoned
         return connect_worker(

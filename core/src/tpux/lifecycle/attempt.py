@@ -14,7 +14,7 @@ from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.turn import Turn
 from tpux.model.events import AttemptEnded, AttemptStarted
 from tpux.model.failures import Failure
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Command, is_url
 from tpux.model.machines import Worker
 from tpux.plugin import spec
@@ -151,7 +151,7 @@ def _configured_variables(turn: Turn) -> dict[str, str]:
 # --- its start on a worker ----------------------------------------------------------------------
 
 
-def start_or_attach(turn: Turn, host: Host, program: Program) -> Status:
+def start_or_attach(turn: Turn, host: OpenHost, program: Program) -> Status:
     """Start the command on a worker, unless it has been started; return its state.
 
     Args:
@@ -178,7 +178,7 @@ def _notice(turn: Turn) -> NoticePoller | None:
     return NoticePoller(command, grace, keep=max(grace, turn.job.watch.verdict_grace) + KEEP_MARGIN)
 
 
-def _prepare_worker(turn: Turn, host: Host) -> str:
+def _prepare_worker(turn: Turn, host: OpenHost) -> str:
     """Create the output directory, and remove what earlier attempts left on the worker's disk; return its home.
 
     Raises:
@@ -197,7 +197,7 @@ def _prepare_worker(turn: Turn, host: Host) -> str:
     return prepared.home
 
 
-def _still_running(turn: Turn, host: Host, key: str) -> TpuxError:
+def _still_running(turn: Turn, host: OpenHost, key: str) -> TpuxError:
     """Kill what is still running of earlier attempts, and return the error that says so."""
     attempt = turn.state.attempt
     hung: list[int] = []

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from tpux import env
 from tpux.lifecycle.connection import JobConnection
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Command
 from tpux.model.json import JsonValue
 from tpux.model.steps import Result, Sh, Step, Steps
@@ -46,7 +46,7 @@ class EndedSteps(Generic[R]):
 
 
 def run_steps(
-    connection: JobConnection, host: Host, steps: Generator[Step, Result, R], name: str, *, at_once: bool = False
+    connection: JobConnection, host: OpenHost, steps: Generator[Step, Result, R], name: str, *, at_once: bool = False
 ) -> EndedSteps[R]:
     """Run a plugin's steps on a worker; they are not continued if the command is interrupted. Since 0.1.
 
@@ -85,7 +85,7 @@ def run_steps(
     return EndedSteps(problem, value[0] if value else None, log)
 
 
-def run_in_environment(connection: JobConnection, host: Host, script: str, name: str, timeout: float) -> bytes:
+def run_in_environment(connection: JobConnection, host: OpenHost, script: str, name: str, timeout: float) -> bytes:
     """Run a shell script on a worker in the job's environment, and return its output. Since 0.1.
 
     It gets the variables of `command.env`, but for those that refer to secrets.
@@ -125,7 +125,7 @@ def run_in_environment(connection: JobConnection, host: Host, script: str, name:
     return output
 
 
-def _forget_runs(connection: JobConnection, host: Host) -> None:
+def _forget_runs(connection: JobConnection, host: OpenHost) -> None:
     if connection.machines:  # no job removes these runs
         job_runs.remove(host, process.worker_key(connection.job.key, host.worker.index))
 
@@ -159,7 +159,7 @@ class ModuleStatus:
         return asdict(self)
 
 
-def check_modules(connection: JobConnection, host: Host, modules: Sequence[str]) -> list[ModuleStatus]:
+def check_modules(connection: JobConnection, host: OpenHost, modules: Sequence[str]) -> list[ModuleStatus]:
     """Return whether modules are ready on a worker: the marker of the last set-up, and the module's own check.
 
     Args:
@@ -174,7 +174,7 @@ def check_modules(connection: JobConnection, host: Host, modules: Sequence[str])
     return [_check(connection, host, module, marker) for module, marker in zip(modules, markers, strict=True)]
 
 
-def _check(connection: JobConnection, host: Host, module: str, marker: bytes | None) -> ModuleStatus:
+def _check(connection: JobConnection, host: OpenHost, module: str, marker: bytes | None) -> ModuleStatus:
     section, worker = connection.job.sections.get(module), host.worker
     status = _compare(connection, worker.index, module, marker, fingerprint(section))
     if not status.ready:

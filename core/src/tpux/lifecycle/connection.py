@@ -17,7 +17,7 @@ from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import attempt_variables, build_request, draft_job, open_job, sections_with
 from tpux.model.failures import Failure, Finding
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Command, Job
 from tpux.model.machines import Allocation, MachineStatus, Peer, Ready, Waiting, Worker
 from tpux.model.steps import Result, Step, Steps
@@ -66,7 +66,7 @@ class JobConnection:
         """The same for messages, such as `job 12`."""
         return self.machines or f"job {self.name}"
 
-    def open(self, worker: Worker) -> Host:
+    def open(self, worker: Worker) -> OpenHost:
         """Connect to a worker; the caller closes the connection.
 
         Raises:
@@ -82,7 +82,7 @@ class JobConnection:
         """
         return _current_worker(self.plugins, worker, self.job, self.state)
 
-    def each(self, workers: Sequence[Worker], call: Callable[[Host], R]) -> dict[int, R | TpuxError]:
+    def each(self, workers: Sequence[Worker], call: Callable[[OpenHost], R]) -> dict[int, R | TpuxError]:
         """Call `call` with the host of each worker, in parallel.
 
         Args:
@@ -212,7 +212,7 @@ def connect_worker(
     on_change: Callable[[Worker], None] | None = None,
     *,
     asks: bool = True,
-) -> Host:
+) -> OpenHost:
     """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
 
     Args:

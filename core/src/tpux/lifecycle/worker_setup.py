@@ -15,7 +15,7 @@ from tpux.lifecycle.open import JobNotOpenedError
 from tpux.lifecycle.resume_point import Outputs, find_outputs
 from tpux.lifecycle.turn import Turn
 from tpux.model.failures import Failure
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.machines import Peer, Worker
 from tpux.model.steps import Result, Step, Steps
 from tpux.plugin import spec
@@ -127,7 +127,7 @@ def _end_earlier_steps(turn: Turn, worker: Worker) -> WorkerTask[None]:
         return  # there were none, or the last ones have ended: the program was started after them
     key, began = process.worker_key(turn.job.key, worker.index), turn.clock.monotonic()
 
-    def end(host: Host) -> int:
+    def end(host: OpenHost) -> int:
         late = turn.clock.monotonic() - began > GRACE
         runs = [run for run in job_runs.unfinished(host, key) if _is_left(run.name, turn.state.round)]
         why = "the workers are set up again"

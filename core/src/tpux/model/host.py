@@ -38,8 +38,6 @@ class Host(Protocol):
     when that reports a change. Without it, each poll is a round trip.
     """
 
-    worker: Worker
-
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run `sh -c script` in the home directory and wait until it ends.
 
@@ -97,3 +95,13 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Close the connection."""
+
+
+class OpenHost(Host, Protocol):
+    """A connection that core has opened through a transport: it knows its worker.
+
+    Attributes:
+        worker: the worker.
+    """
+
+    worker: Worker

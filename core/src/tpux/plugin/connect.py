@@ -35,8 +35,8 @@ class GuardedHost:
     TpuxErrors and OSErrors are expected.
     """
 
-    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
-        self.worker = host.worker
+    def __init__(self, host: Host, worker: Worker, plugins: Plugins, transport: str) -> None:
+        self.worker = worker
         home = getattr(host, "local_home", None)
         self.local_home = home if isinstance(home, Path) else None
         # Optional, as the home directory. A transport that wraps this one may pass None on.
@@ -169,4 +169,4 @@ def connect_through(word: str, worker: Worker, job: Job) -> Host:
             hint=f"define connects_through() in its section, and let it return {word!r}",
         )
     plugins = _opening.plugins or Plugins()
-    return GuardedHost(open_host(plugins, word, worker, job), plugins, word)
+    return GuardedHost(open_host(plugins, word, worker, job), worker, plugins, word)

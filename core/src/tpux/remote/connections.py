@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.model.host import Host
+from tpux.model.host import Host, OpenHost
 from tpux.model.job import Job
 from tpux.model.machines import Worker
 from tpux.plugin.connect import GuardedHost, open_host
@@ -26,8 +26,10 @@ class _Connection(GuardedHost):
     Once the step is interrupted, every call but `close` raises `StepInterruptedError`.
     """
 
-    def __init__(self, host: Host, plugins: Plugins, transport: str, interrupted: threading.Event | None) -> None:
-        super().__init__(host, plugins, transport)
+    def __init__(
+        self, host: Host, worker: Worker, plugins: Plugins, transport: str, interrupted: threading.Event | None
+    ) -> None:
+        super().__init__(host, worker, plugins, transport)
         self._interrupted = interrupted or threading.Event()
 
     @contextmanager
@@ -51,7 +53,7 @@ class _Connection(GuardedHost):
 
 def connect(
     plugins: Plugins, transport: str, worker: Worker, job: Job, interrupted: threading.Event | None = None
-) -> Host:
+) -> OpenHost:
     """Connect to a worker.
 
     Args:
@@ -69,4 +71,4 @@ def connect(
         host = open_host(plugins, transport, worker, job)
     except PluginError as error:
         raise TransportFailedError(error.message) from error
-    return _Connection(host, plugins, transport, interrupted)
+    return _Connection(host, worker, plugins, transport, interrupted)

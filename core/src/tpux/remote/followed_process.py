@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.model.host import Host, Stream
+from tpux.model.host import OpenHost, Stream
 from tpux.remote.connections import TransportFailedError
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, render
@@ -101,7 +101,7 @@ class FollowedProcess:
         self.ended = False
 
     @classmethod
-    def start(cls, host: Host, run: RemoteProcess, interval: float, now: float) -> FollowedProcess | None:
+    def start(cls, host: OpenHost, run: RemoteProcess, interval: float, now: float) -> FollowedProcess | None:
         """Start the script; None if that is not possible over this connection.
 
         Args:

@@ -13,7 +13,7 @@ from tpux.errors import HostUnreachableError, UsageError
 from tpux.remote import process
 
 if TYPE_CHECKING:
-    from tpux.model.host import Host
+    from tpux.model.host import OpenHost
     from tpux.model.job import Job
     from tpux.model.machines import Worker
 
@@ -54,7 +54,7 @@ class RemoteScript:
         self._script = script
         self._name, self._end = f"exec-{secrets.token_hex(4)}", f"tpux-{secrets.token_hex(16)}"
 
-    def follow(self, host: Host, receive: Callable[[bytes], None], *, timeout: float) -> int:
+    def follow(self, host: OpenHost, receive: Callable[[bytes], None], *, timeout: float) -> int:
         """Run the script on a worker, and pass on its output as it comes.
 
         Args:
@@ -78,7 +78,7 @@ class RemoteScript:
             self.terminate(host)
             raise TimeoutError(f"it took longer than {timeout:g} s and was ended") from None
 
-    def terminate(self, host: Host) -> None:
+    def terminate(self, host: OpenHost) -> None:
         """End the script on a worker: SIGTERM, after 5 s SIGKILL. It may be followed by another thread.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.remote.process import RemoteProcess
 
 SIGKILL = 1 << 8
@@ -18,7 +18,7 @@ done 2>/dev/null
 """
 
 
-def hung_processes(host: Host, run: RemoteProcess) -> list[int]:
+def hung_processes(host: OpenHost, run: RemoteProcess) -> list[int]:
     """Return the processes of a run that have got SIGKILL and wait in the kernel: they run no more code of their own.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, call_script
 
@@ -12,7 +12,7 @@ DIAGNOSIS = "diagnose-"
 """What the names of the runs of `tpux diagnose` begin with, here and in the solver of `libtpu`."""
 
 
-def unfinished(host: Host, job: str) -> list[RemoteProcess]:
+def unfinished(host: OpenHost, job: str) -> list[RemoteProcess]:
     """Return the runs of a job (of its `worker_key`) whose runner is alive, in no particular order.
 
     Raises:
@@ -37,7 +37,7 @@ class Prepared:
     problem: str
 
 
-def prepare(host: Host, job: str, attempt: int, directory: str = "") -> Prepared:
+def prepare(host: OpenHost, job: str, attempt: int, directory: str = "") -> Prepared:
     """Delete the run directories of attempts before this one, except those that are still running; create a directory.
 
     Args:
@@ -56,7 +56,7 @@ def prepare(host: Host, job: str, attempt: int, directory: str = "") -> Prepared
     return Prepared(int(running), home, problem.strip())
 
 
-def reserve_machine(host: Host, job: str, round_: int) -> int:
+def reserve_machine(host: OpenHost, job: str, round_: int) -> int:
     """Claim a machine for a worker, so that one machine under two addresses is noticed. Safe to repeat.
 
     The claim is a file in a directory that no other machine has: `$TPUX_MACHINE_DIR`, which a transport sets whose
@@ -78,6 +78,6 @@ def reserve_machine(host: Host, job: str, round_: int) -> int:
     return int(call_script(host, "claim", job, values, wait=30.0)[0])
 
 
-def remove(host: Host, job: str) -> int:
+def remove(host: OpenHost, job: str) -> int:
     """Delete all run directories of a job, except those that are still running; return how many those are."""
     return prepare(host, job, 2**31 - 1).running

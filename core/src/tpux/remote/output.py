@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.machines import Worker
 from tpux.model.steps import sh
 from tpux.remote import process
@@ -151,7 +151,7 @@ class Poller:
         self,
         program: Program,
         current: Callable[[], Known],
-        start: Callable[[Host], Status] | None = None,
+        start: Callable[[OpenHost], Status] | None = None,
         max_fetch: int = MAX_FETCH,
     ) -> Status:
         """Poll the program of one worker, and append its output to its log, whose length is the next offset.
@@ -200,7 +200,7 @@ class Poller:
         self._follow(poll, host, run, status)
         return status
 
-    def _follow(self, poll: PollState, host: Host, run: RemoteProcess, status: Status) -> None:
+    def _follow(self, poll: PollState, host: OpenHost, run: RemoteProcess, status: Status) -> None:
         """Have a silent program followed by a script on its worker, which ends with the program, or is overdue."""
         now = self._workers.clock.monotonic()
         if poll.followed and (status.phase != "running" or poll.followed.ended or poll.followed.is_overdue(now)):
@@ -277,13 +277,13 @@ def count_missing(workers: Workers, programs: Mapping[int, Program]) -> dict[int
     return calls.make_all(programs, count)
 
 
-def fetch_or_probe(host: Host, run: RemoteProcess, log: Path, silent: int = 0) -> Status:
+def fetch_or_probe(host: OpenHost, run: RemoteProcess, log: Path, silent: int = 0) -> Status:
     """Fetch from a run that was started; if its directory is missing, it is lost. See `fetch`."""
     status = fetch(host, run, log, silent=silent)
     return status if status.phase != "absent" else probe(host, run, log)
 
 
-def probe(host: Host, run: RemoteProcess, log: Path) -> Status:
+def probe(host: OpenHost, run: RemoteProcess, log: Path) -> Status:
     """Return the state of a run that was started; one that no longer exists is lost."""
     status = fetch(host, run, log, probe=True)
     if status.phase == "absent":
@@ -291,7 +291,7 @@ def probe(host: Host, run: RemoteProcess, log: Path) -> Status:
     return status
 
 
-def fetch(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False, silent: int = 0) -> Status:
+def fetch(host: OpenHost, run: RemoteProcess, log: Path, *, probe: bool = False, silent: int = 0) -> Status:
     """Fetch from a run the output that its log does not have yet; see `process.poll`.
 
     If the program has truncated its output, what it has written since then is new, and the next offset changes. What
@@ -343,7 +343,7 @@ def fetch(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False, sil
 def _append(
     workers: Workers,
     program: Program,
-    host: Host,
+    host: OpenHost,
     status: Status,
     max_fetch: int,
     after: float,

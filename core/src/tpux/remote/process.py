@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from tpux import env
-from tpux.model.host import CHUNK_SIZE, Host
+from tpux.model.host import CHUNK_SIZE, OpenHost
 from tpux.model.job import Command
 from tpux.model.values import VARIABLE_NAME
 from tpux.remote.script import Values, bad_reply, call_script, render, source
@@ -140,7 +140,7 @@ NO_DIRECTORY = 126
 
 
 def start(
-    host: Host,
+    host: OpenHost,
     run: RemoteProcess,
     script: str | bytes,
     command: Command,
@@ -184,7 +184,7 @@ def start(
     return _report(host, "start", run, offset, values, is_secret=bool(command.env), wait=wait)
 
 
-def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
+def poll(host: OpenHost, run: RemoteProcess, offset: int) -> Status:
     """Read new output and the exit code, as cheaply as possible.
 
     A run whose runner was killed still looks as if it were running; `probe` notices that.
@@ -213,7 +213,7 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
     return Status("ended", int(number), output or b"", more, reason, 0.0, _time(ended), notice, signal)
 
 
-def has_ended(host: Host, run: RemoteProcess) -> bool:
+def has_ended(host: OpenHost, run: RemoteProcess) -> bool:
     """Return whether the exit code of a run is recorded.
 
     Raises:
@@ -222,7 +222,7 @@ def has_ended(host: Host, run: RemoteProcess) -> bool:
     return host.read((run.exit, 0))[0] is not None
 
 
-def read_notice(host: Host, run: RemoteProcess) -> str:
+def read_notice(host: OpenHost, run: RemoteProcess) -> str:
     """Return what announced a preemption of the worker during the run, also after its end; "" if nothing did.
 
     Raises:
@@ -238,7 +238,7 @@ def _announced(line: str) -> tuple[str, str]:
     return (text or "announced" if kind == "notice" else "", text if kind == "signal" else "")
 
 
-def probe(host: Host, run: RemoteProcess, offset: int) -> Status:
+def probe(host: OpenHost, run: RemoteProcess, offset: int) -> Status:
     """Full liveness check (lock and boot id). Costs one process on the worker.
 
     Args:
@@ -271,7 +271,7 @@ def _program(run: RemoteProcess, command: Command) -> str:
 
 
 def _report(
-    host: Host,
+    host: OpenHost,
     script: str,
     run: RemoteProcess,
     offset: int,
@@ -328,7 +328,7 @@ def _watcher(run: RemoteProcess, notice: NoticePoller) -> str:
 Signal = Literal["TERM", "KILL", "0", "NONE"]
 
 
-def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") -> int:
+def stop(host: OpenHost, run: RemoteProcess, *, signal: Signal, reason: str = "") -> int:
     """Send a signal to every process of a run; a run that was not started yet can no longer be started.
 
     Its processes are those with its id and the worker's home in their environment (`TPUX_RUN_ID`, `TPUX_RUN_HOME`),
@@ -354,7 +354,7 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
     return int(call_script(host, "stop", run.id, values)[0])
 
 
-def left(host: Host, run: RemoteProcess) -> list[list[str]]:
+def left(host: OpenHost, run: RemoteProcess) -> list[list[str]]:
     """Return the arguments of each live process of a run, such as of one that was put into the background.
 
     A container's processes are not seen: they end with it.
@@ -367,7 +367,7 @@ def left(host: Host, run: RemoteProcess) -> list[list[str]]:
     return [["".join(char for char in word if char.isprintable()) for word in line.split("\t")] for line in lines]
 
 
-def save_stacks(host: Host, run: RemoteProcess) -> int:
+def save_stacks(host: OpenHost, run: RemoteProcess) -> int:
     """Write the stacks of a run's Python processes to its output, once; without py-spy that ends them.
 
     Returns:

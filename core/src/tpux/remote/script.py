@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tpux.errors import TpuxError
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 
 Values = Mapping[str, str | int]
 
@@ -20,7 +20,7 @@ _SCRIPTS = Path(__file__).with_name("scripts")
 
 
 def call_script(
-    host: Host, script: str, subject: str, values: Values, *, is_secret: bool = False, wait: float = 0.0
+    host: OpenHost, script: str, subject: str, values: Values, *, is_secret: bool = False, wait: float = 0.0
 ) -> tuple[str, bytes]:
     """Run one of the scripts on the worker.
 
@@ -62,7 +62,7 @@ def render(script: str, subject: str, values: Values) -> str:
     return "\n".join(lines) + source("common") + source(script)
 
 
-def bad_reply(host: Host, output: bytes) -> TpuxError:
+def bad_reply(host: OpenHost, output: bytes) -> TpuxError:
     """Return the error for output that is no reply of a script."""
     lines = output.decode(errors="replace").strip().splitlines() or ["no output"]
     return TpuxError(

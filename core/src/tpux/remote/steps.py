@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tpux.clock import Clock, SystemClock
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Command
 from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
@@ -66,7 +66,7 @@ class StepRunner:
 
     def __init__(
         self,
-        host: Host,
+        host: OpenHost,
         steps: Generator[Step, Result, object],
         name: Callable[[int, Sh], RemoteProcess],
         log: ReplayLog,
@@ -221,7 +221,7 @@ class StepProcess:
         self._tail = bytearray()
         self._line(_heading(step))
 
-    def poll(self, host: Host, wait: float) -> Result | None:
+    def poll(self, host: OpenHost, wait: float) -> Result | None:
         """Start or poll the script; terminate it when it has taken longer than its timeout.
 
         Args:
@@ -244,7 +244,7 @@ class StepProcess:
         if self._log is not None:
             self._log.line(text)
 
-    def _start_or_poll(self, host: Host, wait: float) -> Status:
+    def _start_or_poll(self, host: OpenHost, wait: float) -> Status:
         if not self._started:
             command = Command(("sh", "-e", self.run.script), self.run.script)
             status = start(host, self.run, self._step.script, command, offset=self._offset, wait=wait)
@@ -261,7 +261,7 @@ class StepProcess:
             return replace(status, phase="lost", reason="the run is no longer on the worker")
         return status
 
-    def _fetch_output(self, host: Host, status: Status) -> Status:
+    def _fetch_output(self, host: OpenHost, status: Status) -> Status:
         """Log a poll's output and what there is beyond it; return the status of the last poll."""
         lost = status.phase == "lost"
         self._reason = self._reason or status.reason
@@ -277,7 +277,7 @@ class StepProcess:
                 return replace(status, phase="lost") if lost else status
             status = poll(host, self.run, self._offset)
 
-    def _terminate(self, host: Host, since: float) -> Result | None:
+    def _terminate(self, host: OpenHost, since: float) -> Result | None:
         now = self._clock.monotonic()
         if now - since > GRACE and self._killed_at is None:
             self._killed_at = now
@@ -305,7 +305,7 @@ class StepProcess:
         return Result(code, bytes(self._tail))
 
 
-def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[str, Result]:
+def run_together(host: OpenHost, scripts: Mapping[str, Sh], timeout: float) -> dict[str, Result]:
     """Run several short scripts at once, in one exchange; a process each is not recorded, so none is continued.
 
     Args:
@@ -340,7 +340,7 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
     return found
 
 
-def run_at_once(host: Host, step: Step, timeout: float) -> Result:
+def run_at_once(host: OpenHost, step: Step, timeout: float) -> Result:
     """Run a step in one exchange; it is not recorded, so it is not continued.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.machines import Worker
 from tpux.model.program_output import step_reason
 from tpux.model.steps import Put, Result, Sh, Step
@@ -98,7 +98,7 @@ class TaskGroup(Generic[R]):
 
 
 def retry_unreachable(
-    workers: Workers, worker: Worker, call: Callable[[Host], R], *, any_error: bool = False
+    workers: Workers, worker: Worker, call: Callable[[OpenHost], R], *, any_error: bool = False
 ) -> WorkerTask[R]:
     """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
@@ -199,7 +199,7 @@ def run_steps(
         at_once=at_once,
     )
 
-    def advance(host: Host) -> bool:
+    def advance(host: OpenHost) -> bool:
         runner.host = host
         return runner.advance(TIME_SLICE)
 
@@ -223,7 +223,7 @@ def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -
         marker: what is written.
     """
 
-    def put(host: Host) -> None:
+    def put(host: OpenHost) -> None:
         host.put(marker, marker_path(module))
 
     yield from retry_unreachable(workers, worker, put)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tpux.clock import Clock, ObservedTime
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.machines import Worker
 from tpux.remote.calls import StepInterruptedError, WorkerCalls, WorkerThreads, interruption
 from tpux.remote.connections import TransportFailedError
@@ -98,7 +98,7 @@ class Workers:
 
     scope: Scope
 
-    def __init__(self, connect: Callable[[Worker, threading.Event], Host], clock: Clock, timers: Timers) -> None:
+    def __init__(self, connect: Callable[[Worker, threading.Event], OpenHost], clock: Clock, timers: Timers) -> None:
         self._connect = connect
         self._timers = timers
         self.clock = clock
@@ -108,7 +108,7 @@ class Workers:
         self.unreachable: dict[int, Unreachable] = {}
         self.patience = Patience()
         self.changed: dict[int, Worker] = {}
-        self._hosts: dict[int, Host] = {}
+        self._hosts: dict[int, OpenHost] = {}
         self._interrupted = threading.Event()
 
     def calls(self, what: str) -> WorkerCalls[R]:
@@ -146,7 +146,7 @@ class Workers:
         if hosts:
             threading.Thread(target=close, daemon=True).start()  # closing may take a moment
 
-    def host(self, worker: Worker) -> Host:
+    def host(self, worker: Worker) -> OpenHost:
         """Return the connection to a worker; connect on first use.
 
         Raises:
@@ -236,7 +236,7 @@ class Workers:
             self.close(index)
 
 
-def _close(host: Host) -> None:
+def _close(host: OpenHost) -> None:
     try:
         host.close()
     except (OSError, TpuxError):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
-from tpux import Host, Put, Result, Sh, Steps, TpuxError, UsageError, api
+from tpux import Put, Result, Sh, Steps, TpuxError, UsageError, api
 from tpux.api import machines, new_app, say
+from tpux.api.machines import OpenHost
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import LARGE, not_awaited, send
@@ -94,7 +95,7 @@ def _send(job: Job, snapshot: str, size: int) -> None:
     is_large = size * len(workers) > LARGE  # to ask how the workers reach each other takes a moment
     peers = {worker.index: connection.peers_of(worker) for worker in workers} if is_large else {}
 
-    def send_to(host: Host) -> None:
+    def send_to(host: OpenHost) -> None:
         index = host.worker.index
         try:
             _run(host, send(job, snapshots, snapshot, index, peers.get(index, ())))
@@ -118,7 +119,7 @@ def _send(job: Job, snapshot: str, size: int) -> None:
     say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers; {starting}start it: tpux {command} {shown}")
 
 
-def _run(host: Host, steps: Steps) -> None:
+def _run(host: OpenHost, steps: Steps) -> None:
     """Run steps on a worker, each within its own timeout; the set-up repeats those that are interrupted here.
 
     Raises:
@@ -137,7 +138,7 @@ def _run(host: Host, steps: Steps) -> None:
             return
 
 
-def _run_script(host: Host, step: Sh) -> Result:
+def _run_script(host: OpenHost, step: Sh) -> Result:
     result = host.run(f"set -e\n{step.script}", timeout=step.timeout)
     if not (result.ok or step.may_fail):
         first, last = step.script.strip().splitlines()[0], (result.text.splitlines() or ["no output"])[-1]

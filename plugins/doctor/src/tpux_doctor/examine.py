@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tpux import Finding, Host, HostUnreachableError, TpuxError, Worker
+from tpux import Finding, HostUnreachableError, TpuxError, Worker
 from tpux.api import JobConnection, run_steps
+from tpux.api.machines import OpenHost
 from tpux.api.steps import ModuleStatus, check_modules, run_in_environment
 from tpux_doctor.facts import WorkerFacts, facts_step, parse_facts
 
@@ -101,7 +102,7 @@ def _machines(connection: JobConnection) -> Finding:
     return Finding("error", message, hint=hint)
 
 
-def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]:
+def _examine(connection: JobConnection, host: OpenHost, token: str) -> list[Finding]:
     paths = [".", "/tmp"]  # noqa: S108  (examined, not written to)
     if connection.state.run.output_dir.startswith("/"):
         paths.append(connection.state.run.output_dir)
@@ -131,7 +132,7 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
     return found
 
 
-def _try_there(connection: JobConnection, host: Host) -> str:
+def _try_there(connection: JobConnection, host: OpenHost) -> str:
     return f"try it there: tpux exec {connection.name} --worker {host.worker.index} COMMAND"
 
 
@@ -161,7 +162,7 @@ def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
     return found
 
 
-def _ask_jax(connection: JobConnection, host: Host, name: str) -> list[Finding]:
+def _ask_jax(connection: JobConnection, host: OpenHost, name: str) -> list[Finding]:
     """Return which devices JAX finds in the job's environment; nothing if Python is not installed there."""
     job = connection.job
     try:

@@ -9,8 +9,9 @@ import secrets
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from tpux import Host, HostUnreachableError, JsonValue, Put, Result, Sh, Step, Steps, TpuxError, Worker
+from tpux import HostUnreachableError, JsonValue, Put, Result, Sh, Step, Steps, TpuxError, Worker
 from tpux.api import JobConnection, run_steps
+from tpux.api.machines import OpenHost
 from tpux.api.steps import steps_to_json
 
 
@@ -77,7 +78,7 @@ def repair_workers(connection: JobConnection, workers: Sequence[Worker]) -> list
     ]
 
 
-def _repair(connection: JobConnection, host: Host, token: str) -> list[Repair]:
+def _repair(connection: JobConnection, host: OpenHost, token: str) -> list[Repair]:
     done, index = list[Repair](), host.worker.index
     for name, steps in connection.repairs(host.worker):
         try:
@@ -93,7 +94,7 @@ def _repair(connection: JobConnection, host: Host, token: str) -> list[Repair]:
     return done
 
 
-def _plan(connection: JobConnection, host: Host, token: str) -> list[PlannedRepair]:
+def _plan(connection: JobConnection, host: OpenHost, token: str) -> list[PlannedRepair]:
     planned, index = list[PlannedRepair](), host.worker.index
     for name, steps in connection.repairs(host.worker):
         taken, would, problem = list[Step](), list[str](), ""

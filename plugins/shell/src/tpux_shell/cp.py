@@ -13,8 +13,9 @@ from tpux import TpuxError, UsageError, api
 from tpux.api.options import OnlyWorkers, select_workers
 
 if TYPE_CHECKING:
-    from tpux import Host, Worker
+    from tpux import Worker
     from tpux.api import JobConnection
+    from tpux.api.machines import OpenHost
 
 app = api.new_app()
 
@@ -90,7 +91,7 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
     connection = api.workers(target.job)
     workers = select_workers(connection, worker)
 
-    def put(host: Host) -> None:
+    def put(host: OpenHost) -> None:
         path = _full_path(target.path, connection, host.worker)
         kind, _, blocking = host.run(sh(_EXAMINE, path=path).script).text.strip("\n").partition(" ")
         if blocking:
@@ -118,7 +119,7 @@ def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: 
     if into and target.exists() and not target.is_dir():
         raise UsageError(f"{target} is not a directory")
 
-    def get(host: Host) -> None:
+    def get(host: OpenHost) -> None:
         path = _full_path(source.path, connection, host.worker)
         _require_file(host, path)
         local = target / name if into or target.is_dir() else target
@@ -131,7 +132,7 @@ def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: 
     _report(connection.each(workers, get), f"{source.path} copied from")
 
 
-def _require_file(host: Host, path: str) -> None:
+def _require_file(host: OpenHost, path: str) -> None:
     from tpux import sh
 
     found = host.run(sh("if [ -d {path} ]; then echo directory; else test -f {path}; fi", path=path).script)

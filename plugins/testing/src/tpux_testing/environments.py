@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 
 from tpux.model.events import WorkerExited
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.plugin import spec
 from tpux_testing.contract import ContractError, contract, require
 from tpux_testing.sandbox import Sandbox, SandboxJob, environment
@@ -159,5 +159,5 @@ def _processes(job: SandboxJob, mark: str) -> str:
     return _host(job).run(f"grep -lse '{pattern}' /proc/[0-9]*/cmdline | cut -d/ -f3").text.replace("\n", " ")
 
 
-def _host(job: SandboxJob) -> Host:
+def _host(job: SandboxJob) -> OpenHost:
     return job.controller.workers.host(job.controller.begin().machines.workers[0])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from itertools import product
 
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Job
 from tpux.model.steps import Put, Result, Step, Steps
 from tpux.plugin import spec
@@ -15,7 +15,7 @@ from tpux_testing.contract import ContractError, contract, require
 from tpux_testing.sandbox import Sandbox
 from tpux_testing.steps import WorkerSteps, describe, run_on
 
-NewHost = Callable[[], Host]
+NewHost = Callable[[], OpenHost]
 """Returns a connection to a worker that nothing has been set up on."""
 _SHOWN = 5
 """How many changed files a message names."""
@@ -130,7 +130,7 @@ class _Module:
         self.secrets = {name: value for name, value in sandbox.secrets.items() if value.strip()}
         self._runs = 0
 
-    def steps(self, hook: Callable[..., Steps], host: Host, *, released: bool = False) -> Steps:
+    def steps(self, hook: Callable[..., Steps], host: OpenHost, *, released: bool = False) -> Steps:
         """Call a hook."""
         section = self.job.sections.get(self.word)
         arguments: dict[Callable[..., Steps], dict[str, object]] = {
@@ -142,7 +142,7 @@ class _Module:
         return _no_steps() if answer is None else answer
 
     def run(
-        self, hook: Callable[..., Steps], host: Host, limit: int | None = None, *, released: bool = False
+        self, hook: Callable[..., Steps], host: OpenHost, limit: int | None = None, *, released: bool = False
     ) -> WorkerSteps:
         """Run a hook's steps on a worker. Their scripts may contain no secret.
 
@@ -163,7 +163,9 @@ class _Module:
             require(isinstance(step, Put) or value not in step.script, self.word, hook, message)
         return taken
 
-    def must_succeed(self, hook: Callable[..., Steps], host: Host, when: str, *, released: bool = False) -> WorkerSteps:
+    def must_succeed(
+        self, hook: Callable[..., Steps], host: OpenHost, when: str, *, released: bool = False
+    ) -> WorkerSteps:
         """Run a hook's steps, which must all succeed.
 
         Args:
@@ -184,7 +186,7 @@ def _no_steps() -> Steps:
     yield from ()
 
 
-def _check_and_set_up(module: _Module, host: Host, ignore: Sequence[str]) -> WorkerSteps:
+def _check_and_set_up(module: _Module, host: OpenHost, ignore: Sequence[str]) -> WorkerSteps:
     word = module.word
     if module.has_check:
         require(
@@ -205,7 +207,7 @@ def _check_and_set_up(module: _Module, host: Host, ignore: Sequence[str]) -> Wor
     return taken
 
 
-def _check_changes_nothing(module: _Module, host: Host, ignore: Sequence[str]) -> None:
+def _check_changes_nothing(module: _Module, host: OpenHost, ignore: Sequence[str]) -> None:
     before = _snapshot(host, ignore)
     module.run(spec.check, host)
     changed = _differences(before, _snapshot(host, ignore))
@@ -213,7 +215,7 @@ def _check_changes_nothing(module: _Module, host: Host, ignore: Sequence[str]) -
     require(not changed, module.word, spec.check, message)
 
 
-def _clean_up_new_worker(module: _Module, host: Host, ignore: Sequence[str]) -> None:
+def _clean_up_new_worker(module: _Module, host: OpenHost, ignore: Sequence[str]) -> None:
     """Clean up a worker whose set-up was cut off before its first step."""
     if module.has_clean_up:
         before = _snapshot(host, ignore)
@@ -224,7 +226,7 @@ def _clean_up_new_worker(module: _Module, host: Host, ignore: Sequence[str]) -> 
         )
 
 
-def _clean_up_and_set_up(module: _Module, host: Host, ignore: Sequence[str], *, released: bool) -> None:
+def _clean_up_and_set_up(module: _Module, host: OpenHost, ignore: Sequence[str], *, released: bool) -> None:
     """Clean up a worker that is set up, twice, and set it up again.
 
     Args:
@@ -246,7 +248,7 @@ def _clean_up_and_set_up(module: _Module, host: Host, ignore: Sequence[str], *, 
     module.must_succeed(spec.check, host, "after a clean-up and a setup that succeeded,")
 
 
-def _clean_up(module: _Module, host: Host, when: str, ignore: Sequence[str], *, released: bool) -> None:
+def _clean_up(module: _Module, host: OpenHost, when: str, ignore: Sequence[str], *, released: bool) -> None:
     """Clean up a worker twice; then nothing there may contain a secret.
 
     Args:
@@ -273,7 +275,7 @@ def _clean_up(module: _Module, host: Host, when: str, ignore: Sequence[str], *, 
 
 
 def _yields_the_same_steps(
-    module: _Module, hook: Callable[..., Steps], host: Host, taken: WorkerSteps, *, released: bool = False
+    module: _Module, hook: Callable[..., Steps], host: OpenHost, taken: WorkerSteps, *, released: bool = False
 ) -> None:
     """Run a hook again from its start, with the results that its steps had: what core does after a crash.
 
@@ -306,7 +308,7 @@ def _replay(steps: Steps, results: Sequence[Result]) -> Iterator[Step]:
         steps.close()
 
 
-def _repeat_interrupted_setup(module: _Module, host: Host, limit: int) -> None:
+def _repeat_interrupted_setup(module: _Module, host: OpenHost, limit: int) -> None:
     taken = module.run(spec.setup, host, limit)
     if module.has_clean_up or module.secrets:
         cut_off = f"after a setup that was cut off after step {limit} ({describe(taken.steps[-1])})"
@@ -317,7 +319,7 @@ def _repeat_interrupted_setup(module: _Module, host: Host, limit: int) -> None:
     module.must_succeed(spec.check, host, f"after a setup that was {where}")
 
 
-def _snapshot(host: Host, ignore: Sequence[str]) -> dict[str, list[str]]:
+def _snapshot(host: OpenHost, ignore: Sequence[str]) -> dict[str, list[str]]:
     """Return type, mode, target and checksum of all that is in a worker's home directory."""
     files: dict[str, list[str]] = {}
     for line in host.run(_SNAPSHOT, timeout=120).text.splitlines():

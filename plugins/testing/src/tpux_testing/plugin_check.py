@@ -14,7 +14,7 @@ from typing import Literal, cast
 from tpux import config as configs
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.json import JsonValue
 from tpux.model.machines import Worker
 from tpux.plugin import spec
@@ -62,7 +62,7 @@ class LocalFixture:
     existing: Callable[[], Collection[object]] | None = None
     worker: Worker | None = None
     unreachable: Worker | None = None
-    new_host: Callable[[], Host] | None = None
+    new_host: Callable[[], OpenHost] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tpux.errors import ConfigError, TpuxError
 from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.open import draft_job
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.job import Job
 from tpux.model.json import JsonValue, SavedState
 from tpux.model.machines import ProvisionRequest, Ready, Released
@@ -114,7 +114,7 @@ class Sandbox:
                 jobs[what] = self.job(given)
         return jobs
 
-    def new_host(self) -> Host:
+    def new_host(self) -> OpenHost:
         """Return a connection to a new local worker; its processes end with the sandbox.
 
         Raises:
@@ -127,7 +127,7 @@ class Sandbox:
         if not isinstance(answer, Ready):
             raise TpuxError(f"no local worker: {answer}")
         host = self.plugins.call_one(LOCAL, spec.connect, worker=answer.allocation.workers[0], job=job)
-        return cast("Host", host)
+        return cast("OpenHost", host)
 
     def start(self, given: Config) -> SandboxJob:
         """Create a job. It runs while `SandboxJob.until` is called; the sandbox deletes it."""

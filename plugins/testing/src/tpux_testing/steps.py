@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpux.model.host import Host
+from tpux.model.host import OpenHost
 from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote.process import RemoteProcess
 from tpux.remote.steps import ReplayLog, StepRunner
@@ -101,7 +101,7 @@ class WorkerSteps:
 
 
 def run_on(
-    host: Host, steps: Generator[Step, Result, object], *, run: RemoteProcess, log: Path, limit: int | None = None
+    host: OpenHost, steps: Generator[Step, Result, object], *, run: RemoteProcess, log: Path, limit: int | None = None
 ) -> WorkerSteps:
     """Run a hook's steps on a worker with core's own runner.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.model.host import CHUNK_SIZE, Host, Stream
+from tpux.model.host import CHUNK_SIZE, OpenHost, Stream
 from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.connect import GuardedHost
@@ -55,11 +55,13 @@ def transport_contract(
     with Sandbox({} if plugin is None else {word: plugin}) as sandbox, tempfile.TemporaryDirectory() as local:
         job = sandbox.job(config or {})
 
-        def connect(to: Worker) -> Host:
+        def connect(to: Worker) -> OpenHost:
             host = sandbox.plugins.call_one(word, spec.connect, worker=to, job=job)
             if host is None:
                 raise ContractError(word, "connect", "a transport implements connect")
-            return GuardedHost(host, sandbox.plugins, word)  # as in core: wrong results name the plugin and the method
+            return GuardedHost(
+                host, to, sandbox.plugins, word
+            )  # as in core: wrong results name the plugin and the method
 
         host = connect(worker or sandbox.new_host().worker)
         try:
@@ -75,7 +77,7 @@ def transport_contract(
         except (ContractError, TpuxError):
             raise
         except OSError as error:  # core expects none from a connection
-            raise ContractError(word, "connect", f"a method of the Host raised {error!r}") from error
+            raise ContractError(word, "connect", f"a method of the OpenHost raised {error!r}") from error
         if unreachable is not None:
             _unreachable_worker(word, connect, unreachable)
 
@@ -83,7 +85,7 @@ def transport_contract(
 class _Checks:
     """Checks of one connection."""
 
-    def __init__(self, word: str, host: Host) -> None:
+    def __init__(self, word: str, host: OpenHost) -> None:
         self._word, self._host = word, host
 
     def expect(self, what: str, expected: object, got: object, method: str) -> None:
@@ -96,7 +98,7 @@ class _Checks:
             method: the method of `Host` that returned it.
         """
         if got != expected:
-            message = f"Host.{method}: {what}: expected {_short(expected)}, got {_short(got)}"
+            message = f"OpenHost.{method}: {what}: expected {_short(expected)}, got {_short(got)}"
             raise ContractError(self._word, "connect", message)
 
     def scripts(self) -> None:
@@ -142,7 +144,7 @@ class _Checks:
             time.sleep(0.01)
         return received + (piece or b"")
 
-    def output_is_passed_on(self, connect: Callable[[], Host]) -> None:
+    def output_is_passed_on(self, connect: Callable[[], OpenHost]) -> None:
         """Check `follow`: the script ends once its first line has arrived here."""
         received: list[bytes] = []
         other = connect()
@@ -218,7 +220,7 @@ class _Checks:
             self.expect("a script that exceeds its timeout", "HostUnreachableError", got, method)
 
 
-def _unreachable_worker(word: str, connect: Callable[[Worker], Host], worker: Worker) -> None:
+def _unreachable_worker(word: str, connect: Callable[[Worker], OpenHost], worker: Worker) -> None:
     try:
         connect(worker).run("true", timeout=30)
     except HostUnreachableError:
