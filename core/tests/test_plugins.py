@@ -815,7 +815,7 @@ def opened(connection: object) -> GuardedHost:
 
     plugins = Plugins({})
     plugins.add("wrong", Transport())
-    return GuardedHost(open_host(plugins, "wrong", WORKER, job_with()), plugins, "wrong")
+    return GuardedHost(open_host(plugins, "wrong", WORKER, job_with()), WORKER, plugins, "wrong")
 
 
 @pytest.mark.parametrize(

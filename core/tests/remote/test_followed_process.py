@@ -108,9 +108,9 @@ def test_a_lost_connection_is_reported() -> None:
 
 
 def test_a_host_without_streams_has_none_when_it_is_wrapped() -> None:
-    once = GuardedHost(Host(), Plugins(), "wire")  # type: ignore[arg-type]
+    once = GuardedHost(Host(), Worker(0), Plugins(), "wire")  # type: ignore[arg-type]
     assert once.stream is None
-    assert GuardedHost(once, Plugins(), "tunnel").stream is None
+    assert GuardedHost(once, Worker(0), Plugins(), "tunnel").stream is None
 
 
 def test_a_stream_that_loses_the_connection_is_not_tried_again_at_the_next_poll() -> None:

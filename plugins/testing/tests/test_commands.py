@@ -31,18 +31,18 @@ def zoo(animal: Annotated[str, typer.Argument(help="Which.")], json: Json = Fals
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory whose modules can be imported, here and in the commands, with the dist of `tpux zoo`."""
     site = tmp_path / "site"
-    info = site / "tpux_zoo-1.0.dist-info"
+    info = site / "tpux_counter-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tpux-zoo\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[tpux.commands]\nzoo = tpux_zoo:app\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tpux-counter\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tpux.commands]\nzoo = tpux_counter:app\n")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.delitem(sys.modules, "tpux_zoo", raising=False)
+    monkeypatch.delitem(sys.modules, "tpux_counter", raising=False)
     return site
 
 
 def test_a_command_that_keeps_the_contract(site: Path) -> None:
-    (site / "tpux_zoo.py").write_text(GOOD)
+    (site / "tpux_counter.py").write_text(GOOD)
     command_contract("zoo", ["lion"], ["lion", "--json"], wrong=[["unicorn"], []])
 
 
@@ -62,7 +62,7 @@ def test_a_command_that_keeps_the_contract(site: Path) -> None:
 )
 def test_mistakes_are_found(site: Path, change: tuple[str, str], message: str) -> None:
     assert change[0] in GOOD
-    (site / "tpux_zoo.py").write_text(GOOD.replace(*change))
+    (site / "tpux_counter.py").write_text(GOOD.replace(*change))
     with pytest.raises(ContractError, match="plugin zoo") as raised:
         command_contract("zoo", ["lion", "--json"], wrong=[["unicorn"]])
     assert message in str(raised.value)
