@@ -20,7 +20,7 @@ __all__ = ["cloud", "tpu_emulator"]
 TPUX = Path(sys.executable).with_name("tpux")
 NODE = "repair-000001"
 # Each attempt leaves a process behind that holds the device and ignores SIGTERM, so that its end takes the solver 10 s.
-# The second one first waits until it is told to end.
+# The second one waits until it is stopped: a TPU that is busy again after a repair would be a lost machine.
 CONFIG = """
 job: {{name: repair, rule: resume}}
 tpu: {{allocation_mode: tpu-vm, accelerator: v4-16, zone: us-central2-b, project: emulated, endpoint: '{url}'}}
@@ -32,7 +32,7 @@ command:
   grace_period: 0
   cmd: |
     echo "attempt $TPUX_ATTEMPT" >>~/attempts
-    if [ $TPUX_ATTEMPT = 2 ]; then until [ -e ~/go ]; do sleep 0.2; done; fi
+    if [ $TPUX_ATTEMPT = 2 ]; then sleep 1000; fi
     env -u TPUX_RUN_ID -u TPUX_RUN_HOME setsid python3 -c '
     import os, signal, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -94,7 +94,8 @@ def test_nothing_is_deleted_and_nothing_restarted_that_runs(cloud: Emulator, tmp
     assert running(2)
 
     # A stop while the solvers run.
-    tpux("exec", "1", "touch go")
+    tpux("stop", "1")
+    tpux("resume", "1")
     until(lambda: repairs(record, 0) == 2 and repairs(record, 1) == 2)
     tpux("stop", "1")
     assert record.refresh().state == "stopped"
@@ -103,6 +104,7 @@ def test_nothing_is_deleted_and_nothing_restarted_that_runs(cloud: Emulator, tmp
     assert [line.split("] ", 1)[1] for line in left.splitlines() if line.startswith("[1]")] == [
         "attempt 1",
         "attempt 2",
+        "attempt 3",
         "held",
         "none",
     ]

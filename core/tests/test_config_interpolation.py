@@ -212,7 +212,7 @@ def test_arbitrary_shell_text_is_preserved(read: Load, text: str) -> None:
     loaded = read(written({"command": {"cmd": text}, "tpu": {"zone": "a"}}))
     assert command_of(loaded).cmd == text
     assert config.substitute(text, {"job.attempt": "1"}) == text
-    assert not loaded.warnings
+    assert not [one for one in loaded.warnings if "into the background" not in one.message]
 
 
 @given(SHELL, SHELL)
