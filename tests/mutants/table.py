@@ -363,7 +363,7 @@ MUTANTS = [
     Mutant(
         "a TPU is absent only if it is looked for after the end of its creation",
         "plugins/gcp/src/tpux_gcp/existence.py",
-        "    return context, pending if resource is None else Exists(resource)\n",
+        "    return context, pending if resource is None else Exists(_doubt_missing(context, resource))\n",
         "    return context, pending\n",
         ("plugins/gcp/tests/test_gcp_existence.py::test_absent_is_never_said_of_what_exists_or_is_being_created",),
     ),

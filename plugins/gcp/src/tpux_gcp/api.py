@@ -93,7 +93,9 @@ class Api:
         node = self.node(location, name)
         return None if node is None else TpuResource.from_node(node)
 
-    def leftover_nodes(self, location: Location, name: str, owners: Sequence[Mapping[str, str]]) -> TpuResource | None:
+    def leftover_nodes(
+        self, location: Location, name: str, owners: Sequence[Mapping[str, str]], slices: int = 0
+    ) -> TpuResource | None:
         """Get the nodes that remain of a multislice whose queued resource no longer exists.
 
         The API deletes a FAILED or SUSPENDED queued resource although it has nodes.
@@ -102,13 +104,17 @@ class Api:
             location: the zone.
             name: the name of the queued resource.
             owners: the labels of the job, and of those from which it has taken over the nodes: they carry one of these.
+            slices: how many nodes it had. If the list has none of them, each is asked for: the list may be incomplete.
         """
-        nodes = [
-            node
-            for node in self.nodes(location)
-            if node.queued_resource == name
-            or any(labels and labels.items() <= node.labels.items() for labels in owners)
-        ]
+
+        def remains(node: Node) -> bool:
+            owned = any(labels and labels.items() <= node.labels.items() for labels in owners)
+            return owned or node.queued_resource == name
+
+        nodes = [node for node in self.nodes(location) if remains(node)]
+        if not nodes:
+            asked = (self.node(location, f"{name}-{number}") for number in range(slices))
+            nodes = [node for node in asked if node is not None and remains(node)]
         return TpuResource.from_leftover_nodes(name, nodes) if nodes else None
 
     def node(self, location: Location, name: str) -> Node | None:
@@ -249,11 +255,12 @@ class Api:
         return str(invoke(method, request, self.project, mutation=True).operation.name)
 
     def _nodes_of(self, location: Location, queued: QueuedResource) -> list[Node]:
-        """Get the existing nodes of a queued resource, with one call however many slices it has."""
-        if len(queued.node_ids) == 1:
-            node = self.node(location, queued.node_ids[0])
-            return [] if node is None else [node]
-        return [node for node in self.nodes(location) if node.name in queued.node_ids]
+        """Get the existing nodes of a queued resource, with one call if the list has them all: it may be incomplete."""
+        listed = self.nodes(location) if len(queued.node_ids) > 1 else []
+        found = [node for node in listed if node.name in queued.node_ids]
+        unlisted = set(queued.node_ids) - {node.name for node in found}
+        asked = (self.node(location, name) for name in sorted(unlisted))
+        return [*found, *(node for node in asked if node is not None)]
 
     def _list(self, method: Callable[..., T], location: Location) -> T:
         return invoke(method, {"parent": location.parent, "page_size": 1000}, self.project)

@@ -244,7 +244,7 @@ class RequestContext:
         resource = self.api.tpu(location, self.name, queue=self.queue)
         if resource is None and self.saved.slices > 1:  # its nodes have other names
             owners = [owner_labels(labels) for labels in (self.request.labels, *self.request.previous_owners)]
-            return self.api.leftover_nodes(location, self.name, owners)
+            return self.api.leftover_nodes(location, self.name, owners, self.saved.slices)
         return resource
 
     def update(self, **change: object) -> RequestContext:

@@ -156,6 +156,7 @@ class TpuResource:
         queued_resource: the id of the queued resource, or empty.
         error: code and message of a queued resource that failed.
         suspended_by_user: a user, not the cloud, suspended the queued resource.
+        missing: the ids of the nodes that an ACTIVE queued resource should have, and that the API answers do not exist.
     """
 
     status: Status
@@ -167,6 +168,7 @@ class TpuResource:
     suspended_by_user: bool = False
     accelerator: str = ""
     pricing: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def workers(self) -> int:
@@ -214,7 +216,7 @@ class TpuResource:
         missing = [name for name in queued.node_ids if name not in nodes]
         if missing or not queued.node_ids:
             reason = f"its node {missing[0]} does not exist" if missing else "it has no nodes"
-            return replace(resource, status="error", state=f"{resource.state}, but {reason}")
+            return replace(resource, status="error", state=f"{resource.state}, but {reason}", missing=tuple(missing))
         own = tuple(nodes[name] for name in queued.node_ids)
         worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
         # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
