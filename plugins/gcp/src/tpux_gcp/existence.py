@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpux_gcp.errors import Problem, from_status
-from tpux_gcp.request import RequestContext
+from tpux_gcp.request import UNANSWERED_FOR, RequestContext
 from tpux_gcp.resource import TpuResource
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.
 INVISIBLE_FOR = 120.0
-# A creation that was not answered may take effect this long after it was sent. Until then it is looked for.
-UNANSWERED_FOR = 900.0
 POLL, MAX_CREATION_POLL = 1.0, 15.0
 # A node of an ACTIVE queued resource is missing once it was found absent twice, this long apart.
 MISSING_FOR = 60.0
