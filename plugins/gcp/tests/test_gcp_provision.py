@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpux import MachineStatus, Released, Waiting
+from tpux_gcp import api
 
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 KEY = "ann:ssh-ed25519 AAAAC3Nza tpux"
@@ -202,8 +203,6 @@ def test_an_api_error_is_unknown_and_deletes_nothing(drive, mode):
         assert isinstance(answer, Waiting)
         assert "not released yet" in answer.why
         job.cloud.clear(rule)
-        from tpux_gcp import api
-
         api._throttled_until.clear()
     assert job.nodes()
     assert job.inspect().state == "ready"
@@ -211,15 +210,12 @@ def test_an_api_error_is_unknown_and_deletes_nothing(drive, mode):
 
 
 def test_an_unreachable_slice_is_not_gone(drive, monkeypatch):
-    from google.cloud.tpu_v2 import ListNodesResponse, TpuClient
-    from google.cloud.tpu_v2.services.tpu.pagers import ListNodesPager
-
     job = drive(mode="queued-resources", node_count=2)
     job.ready()
-    partial = ListNodesResponse(unreachable=["projects/emulated/locations/us-central2-b"])
+    partial = {"unreachable": ["projects/emulated/locations/us-central2-b"]}
     with monkeypatch.context() as away:
-        pager = ListNodesPager(method=None, request={}, response=partial)
-        away.setattr(TpuClient, "list_nodes", lambda *_, **__: pager)
+        real = api.invoke
+        away.setattr(api, "invoke", lambda *a, **o: partial if a[2].endswith("/nodes") else real(*a, **o))
         assert job.inspect().state == "unknown"
         assert "could not reach" in job.inspect().evidence
     assert job.inspect().state == "ready"
