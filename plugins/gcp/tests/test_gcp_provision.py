@@ -103,7 +103,10 @@ def test_pricing_of_a_queued_resource(drive, pricing, tier):
 @MODES
 @pytest.mark.parametrize(
     ("accelerator", "zone", "topology", "kind"),
-    [("v4-32", "us-central2-b", "2x2x4", 7), ("v5litepod-16", "us-west4-a", "4x4", 9)],  # AcceleratorConfig.Type
+    [
+        ("v4-32", "us-central2-b", "2x2x4", "V4"),
+        ("v5litepod-16", "us-west4-a", "4x4", "V5LITE_POD"),
+    ],
 )
 def test_a_topology_is_sent_with_the_generation(drive, mode, accelerator, zone, topology, kind):
     job = drive(mode=mode, accelerator=accelerator, zone=zone, topology=topology)
