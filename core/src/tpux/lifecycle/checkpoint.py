@@ -127,6 +127,9 @@ def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answe
 
     def search(name: str) -> Answer:
         answer = plugins.call_one(name, spec.find_checkpoint, job=job, directories=directories, options=options)
+        if isinstance(answer, Checkpoint) and answer.directory not in {"", *directories}:
+            problem = f"expected one of the directories, or '', got {answer.directory!r}"
+            raise plugins.guard.wrong_answer(spec.find_checkpoint, name, problem)
         return cast("Answer", answer)
 
     names = plugins.implementing(spec.find_checkpoint)
