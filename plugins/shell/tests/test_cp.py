@@ -109,9 +109,9 @@ def test_a_file_where_the_path_needs_a_directory_is_named(tpux, job):
         assert "data copied to worker 0" in said
         assert f"worker 1: {blocking} is not a directory" in said
         quoted = f"'{blocking}' '{blocking}.old'" if " " in blocking else f"{blocking} {blocking}.old"
-        assert f"hint: copy to another path, or rename it: tpux exec 1 --worker 1 -- mv {quoted}" in said
+        assert f"hint: copy to another path, or rename it: tpux exec 1 --host --worker 1 -- mv {quoted}" in said
         assert "TPUX_HOME" not in said
-    tpux("exec", job, "--worker", "1", "--", "mv", "a file", "a file.old")
+    tpux("exec", job, "--host", "--worker", "1", "--", "mv", "a file", "a file.old")
     tpux("cp", "data", f"{job}:a file/b", "--worker", "1")
 
 

@@ -105,7 +105,7 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
 
 def _not_a_directory(connection: JobConnection, worker: Worker, path: str) -> TpuxError:
     rename = shlex.join(
-        ["tpux", "exec", connection.name, "--worker", str(worker.index), "--", "mv", path, f"{path}.old"]
+        ["tpux", "exec", connection.name, "--host", "--worker", str(worker.index), "--", "mv", path, f"{path}.old"]
     )
     return TpuxError(f"{path} is not a directory", hint=f"copy to another path, or rename it: {rename}")
 

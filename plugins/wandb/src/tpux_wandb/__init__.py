@@ -141,7 +141,7 @@ def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worke
     take_key = f"key=$(cat ~/{KEY_FILE}) && rm ~/{KEY_FILE} && WANDB_API_KEY=$key"
     script = f"{take_key} {sync}" if needs_key else sync
     if run["program"]:
-        held = f"tpux exec {number} --worker {worker.index} -- {shlex.quote(script) if needs_key else script}"
+        held = f"tpux exec {number} --host --worker {worker.index} -- {shlex.quote(script) if needs_key else script}"
     else:  # the user's script may make one available
         held = f"{script} in tpux ssh {number} --worker {worker.index} with the program's environment active"
     elsewhere = shlex.join(["wandb", "sync", directory])
