@@ -44,22 +44,6 @@ _NAME = re.compile("[A-Za-z][-._A-Za-z0-9]*")
 KEYS_TIMEOUT = 120.0
 """Seconds until the machines must accept this user's keys."""
 
-# An interactive shell reads what a login shell does, but what that puts into PATH comes after the environment's.
-_STARTUP = """
-tpux_path=$PATH tpux_directory=$PWD
-if [ -r /etc/profile ]; then . /etc/profile; fi
-for tpux_file in ~/.bash_profile ~/.bash_login ~/.profile; do
-    if [ -r "$tpux_file" ]; then . "$tpux_file"; break; fi
-done
-PATH=$tpux_path:$PATH
-cd -- "$tpux_directory"
-unset tpux_path tpux_directory tpux_file
-"""
-_SHELL = """
-[ -t 0 ] || exec bash
-exec bash --rcfile <(printf '%s\\nPS1="(%s) $PS1"\\n' "$1" "$0") -i
-"""
-
 R = TypeVar("R")
 Diagnosis: TypeAlias = Generator[Step, Result, Sequence[Finding] | None]
 """The steps of a `diagnose`, and what they return at their end."""
@@ -187,19 +171,14 @@ class JobConnection:
             made = self._call(job.environment, spec.run, made, worker)
         return made
 
-    def login(self, host: OpenHost, script: str = "") -> str:
-        """Write a file onto a worker with which `sh` runs a shell or a bash script as `command` does, and removes it.
-
-        Args:
-            host: the worker.
-            script: the script; "" for a shell, which is interactive if its input is a terminal.
+    def login(self, host: OpenHost, argv: tuple[str, ...]) -> str:
+        """Write a file onto a worker with which `sh` runs `argv` as `command` does, and which removes itself then.
 
         Returns:
             The file's path, relative to the home directory, without characters that a shell interprets.
         """
-        argv = ("bash", "-c", script) if script else ("bash", "-c", _SHELL, self.title, _STARTUP)
-        path = f".tpux/logins/{secrets.token_hex(8)}"
-        host.put(f'{{\nrm -f "$0"\n{process.execute(self.command(host, argv))}\n}}\n'.encode(), path)
+        path, text = f".tpux/logins/{secrets.token_hex(8)}", process.execute(self.command(host, argv))
+        host.put(f'{{\nrm -f "$0"\n{text}\n}}\n'.encode(errors="surrogateescape"), path)
         return path
 
     def peers_of(self, worker: Worker) -> list[Peer]:

@@ -74,8 +74,8 @@ class Container:
         program = ("bash", "-c", INIT, "tpux-docker", mark, *command.argv)
         made = (str(len(command.directories)), *command.directories)
         files = (f"--mount={_bind(command.script, 'readonly')}", f"--mount={_bind(mark)}")
-        own = (f"--name={self.name}", f"--label={self.label}", *files)
-        return [self.name, self.label, str(variables), mark, *made, *self._arguments(command, program, own)]
+        names = (f"--name={self.name}", f"--label={self.label}")
+        return [self.name, self.label, str(variables), mark, *made, *self._arguments(command, program, names, files)]
 
     def enter_arguments(self, command: Command, variables: int) -> list[str]:
         """Return the arguments of `scripts.ENTER`: none is a secret.
@@ -84,30 +84,34 @@ class Container:
             command: the command to run beside the program.
             variables: how many variables are sent into the container.
         """
-        arguments = self._arguments(command, ("bash", "-c", HOLD), ())
+        arguments = self._arguments(command, ("bash", "-c", HOLD))
         made = (str(len(command.directories)), *command.directories)
         return [self.name, str(variables), str(len(command.argv)), *command.argv, *made, *arguments]
 
-    def _arguments(self, command: Command, program: tuple[str, ...], own: tuple[str, ...]) -> list[str]:
+    def _arguments(
+        self, command: Command, program: tuple[str, ...], names: tuple[str, ...] = (), files: tuple[str, ...] = ()
+    ) -> list[str]:
         """Return the arguments of `docker run`.
 
         Args:
             command: the command to run; its directory, its output directories and those that it names are mounted.
             program: what the container runs.
-            own: options of this container.
+            names: options that name the container.
+            files: options that mount the files of its run.
         """
         home = command.env.get("TPUX_RUN_HOME", "")
         mounts = [_in_home(mount, home) for mount in self.section.mount_dirs]
         targets = {mount.split(":")[1] for mount in mounts}
         directory = None if command.cwd == "." else f"{PurePosixPath(home, command.cwd)}"
         wanted = [directory, *_output_directories(command.env), *command.directories]
-        mounted = [path for path in wanted if path and path not in targets]
+        own = [path for path in wanted if path and path not in targets]
         workdir = directory or self.section.workdir
         return [
-            *("run", "--interactive", "--rm", "--log-driver=none", *own),
+            *("run", "--interactive", "--rm", "--log-driver=none", *names),
             *_options(self.section.flags),
             *(f"--volume={mount}" for mount in mounts),
-            *(f"--mount={_bind(path)}" for path in dict.fromkeys(mounted)),
+            *(f"--mount={_bind(path)}" for path in dict.fromkeys(own)),
+            *files,
             *([f"--workdir={workdir}"] if workdir else []),
             self.section.image,
             *program,

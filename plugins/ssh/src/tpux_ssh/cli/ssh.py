@@ -21,6 +21,22 @@ app = new_app()
 _OPTION = re.compile("-[46AaCfGgKkMNnqsTtVvXxYy]*[BbcDEeFIiJLlmOoPpQRSWw](?P<value>.*)")
 _NO_SHELL = re.compile("-[46AaCfGgKkMNnqsTtVvXxYy]*[NWOQsGV]")
 
+# An interactive shell reads what a login shell does, but what that puts into PATH comes after the environment's.
+_STARTUP = """
+tpux_path=$PATH tpux_directory=$PWD
+if [ -r /etc/profile ]; then . /etc/profile; fi
+for tpux_file in ~/.bash_profile ~/.bash_login ~/.profile; do
+    if [ -r "$tpux_file" ]; then . "$tpux_file"; break; fi
+done
+PATH=$tpux_path:$PATH
+cd -- "$tpux_directory"
+unset tpux_path tpux_directory tpux_file
+"""
+_SHELL = """
+[ -t 0 ] || exec bash
+exec bash --rcfile <(printf '%s\\nPS1="(%s) $PS1"\\n' "$1" "$0") -i
+"""
+
 
 @app.command(
     epilog="Example: tpux ssh 12 --worker 3\n\nExample: tpux ssh 12 -- -L 6006:localhost:6006"
@@ -82,8 +98,9 @@ def _starts_no_shell(options: list[str]) -> bool:
 
 
 def _login_file(held: JobConnection, worker: Worker, script: str) -> str:
+    argv = ("bash", "-c", script) if script else ("bash", "-c", _SHELL, held.title, _STARTUP)
     with contextlib.closing(held.open(worker)) as host:
-        return held.login(host, script)
+        return held.login(host, argv)
 
 
 def _with_current_key(held: JobConnection, worker: Worker) -> Worker:
