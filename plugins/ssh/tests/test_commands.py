@@ -262,7 +262,10 @@ def test_a_regenerated_host_key_is_accepted_on_request(fleet: Fleet, job: str) -
     assert refused.returncode == 255
     assert "the host key of" in refused.stderr
     assert f"tpux ssh {job} --worker 1 --forget-host-key" in refused.stderr
-    assert fleet.tpux("ssh", job, "--worker", "1", "--", "true").returncode == 255  # OpenSSH rejects it too
+    login = fleet.tpux("ssh", job, "--worker", "1", "--", "true")
+    assert (login.returncode, "--worker 1 --forget-host-key" in login.stderr) == (1, True), login.stderr
+    login = fleet.tpux("ssh", job, "--worker", "1", "--host", "--", "true")
+    assert login.returncode == 255, "OpenSSH rejects it too"
     accepted = fleet.tpux("ssh", job, "--worker", "1", "--forget-host-key", "--", "echo in")
     assert accepted.stdout == "in\n"
     assert fleet.tpux("exec", job, "--", "true").returncode == 0
