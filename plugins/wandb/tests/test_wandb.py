@@ -440,6 +440,21 @@ def test_the_url_comes_from_the_output_or_from_the_record():
         assert steps_of(steps, answers={"wandb": answer}).value.get("url") == url
 
 
+def test_online_without_a_network_the_service_has_failed(program):
+    """With `WANDB_RESUME=allow`, which tpux sets, wandb asks the server before it begins."""
+    environment = {
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+        "WANDB_API_KEY": "k" * 40,
+        "WANDB_INIT_TIMEOUT": "5",
+        "WANDB_HTTP_TIMEOUT": "1",
+    }
+    settings = {
+        "job": {"max_restarts": {"service": 0}},
+        "command": {"cmd": program("", mode="online"), "finished_by": ["wandb"], "env": environment},
+    }
+    assert run_job(settings, timeout=120).failure.kind == "service"
+
+
 def test_the_reader_needs_no_package():
     assert Path(read_run.__file__).read_text() == tpux_wandb.READER
     assert "import wandb" not in tpux_wandb.READER
