@@ -82,8 +82,9 @@ def published_or_nothing(context: RequestContext, node: Node) -> list[Details]:
 
 
 def published_by(context: RequestContext, node: Node) -> list[Details]:
-    """Return what each worker has published: its host keys, one `TYPE KEY` per line, the name of its VM, and
-    the port of its SSH server, as the guest attribute `ssh/port`.
+    """Return what each worker has published: its host keys, its VM's name, and the port of its SSH server.
+
+    The host keys are one `TYPE KEY` per line; the port is the guest attribute `ssh/port`.
 
     Raises:
         CloudError: the call failed.
