@@ -37,6 +37,8 @@ class Thermometer:
         answer = self.answer(worker)
         if answer == "fails":
             yield sh("echo no sensor; exit 3")
+        if answer == "nothing":
+            return None
         return [Finding("ok", read.text.strip(), where="temperature")] if answer is None else answer
 
 
@@ -94,6 +96,10 @@ def test_what_monitors_find_is_kept_and_shown(world: World, thermometer: Thermom
         world.until(lambda: world.state.why == "attempt 1: worker 0: 90 degrees (1 more workers)")
     reported = [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
     assert [event.text for event in reported if event.kind == "temperature"] == ["90 degrees"]
+    thermometer.answer = lambda _: "nothing"
+    world.clock.ahead += 60
+    world.until(lambda: "90 degrees" not in world.state.why)
+    assert found() == {0: [], 1: []}
     finish(world)
     assert monitored.load(world.controller.record.directory, world.state) == {}, "of an attempt that has ended"
 

@@ -7,7 +7,7 @@ import pytest
 from tests.gcs import Bucket
 from tests.tiers import representative
 from tests.world import World
-from tpux import hookimpl, sh
+from tpux import Checkpoint, Finding, TpuxError, hookimpl, sh
 from tpux_gcp.credentials import Place, storage_options
 
 PLUGIN = """
@@ -193,3 +193,49 @@ def test_a_job_waits_whose_plugin_for_checkpoints_is_gone(world, bucket):
     found["storage"] = storage
     world.until("succeeded")
     assert resumes(world) == ["", "", "attempt-2", "attempt-2"]
+
+
+class Searches:
+    """Serves zz:// with an answer that the test chooses; its word sorts after `storage`."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    @hookimpl
+    def preflight(self, job):
+        return [] if job.job.output_dir.startswith("zz://") else [Finding("error", "only zz://")]
+
+    @hookimpl
+    def find_checkpoint(self, directories):
+        return self.answer(directories)
+
+
+def zz_config():
+    return (
+        "job: {output_dir: 'zz://runs/a', rule: pre, max_restarts: {program: 1}}\n"
+        "command: {cmd: exit 1, checkpoint: '*.pt', grace_period: 0}\n"
+    )
+
+
+def test_a_plugin_after_storage_is_asked_for_its_own_scheme(world):
+    world.plugins.add("zzstore", Searches(lambda directories: Checkpoint(directories[0])))
+    world.create(zz_config())
+    world.until("failed")
+    assert resumes(world) == ["", "attempt-1"]
+
+
+def test_a_directory_that_is_none_of_those_is_a_wrong_answer_of_the_plugin(world):
+    world.plugins.add("zzstore", Searches(lambda directories: Checkpoint(f"{directories[0]}/ckpt-3")))
+    world.create(zz_config())
+    world.until(lambda: "gave a wrong answer from find_checkpoint" in world.state.why)
+    assert "zzstore" in world.state.why
+
+
+@pytest.mark.parametrize("judges", [True, False])
+def test_a_url_that_nobody_serves_is_refused_beside_other_searches(world, judges):
+    plugin = Searches(lambda _: None)
+    if not judges:
+        plugin = type("Silent", (), {"find_checkpoint": Searches.find_checkpoint, "answer": lambda self, _: None})()
+    world.plugins.add("zzstore", plugin)
+    with pytest.raises(TpuxError, match=r"foo://|only zz://"):
+        world.create("job: {output_dir: 'foo://runs/a'}\ncommand: {cmd: 'true'}\n")

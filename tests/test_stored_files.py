@@ -9,6 +9,7 @@ import pytest
 
 from tpux import TpuxError, hookimpl, sh
 from tpux.lifecycle.garbage import disk_usage, remove_unused
+from tpux.store import Store
 
 from .world import World
 
@@ -82,6 +83,13 @@ def test_another_path_or_an_error_deletes_nothing(world, caplog, answer, message
     assert "what no job uses of plugin keeper is not removed" in caplog.text
     assert message.format(home=home) in caplog.text
     assert there(world) == before
+
+
+def test_a_store_whose_path_has_dots(world):
+    dotted = Store(world.store.home / "keeper/..")
+    assert disk_usage(dotted, dotted.record(world.job), world.plugins) >= 10
+    remove_unused(dotted, world.plugins)
+    assert there(world) == {"one", "two", "both", "lock", "new"}
 
 
 def test_one_plugin_that_fails_does_not_keep_the_files_of_others(world):

@@ -59,7 +59,7 @@ def _remove_unused_of(store: Store, plugins: Plugins, name: str, answers: Iterab
         TpuxError: the plugin did not say which files do; nothing was deleted.
         OSError: a file cannot be deleted.
     """
-    directory = store.home / name
+    directory = Path(os.path.normpath(store.home / name))
     if not directory.is_dir() or name in _OF_CORE:
         return
     lock = Lock(directory / LOCK)
@@ -106,7 +106,7 @@ def _stored_files(store: Store, plugins: Plugins, name: str, resolved: Mapping[s
     Raises:
         TpuxError: the plugin failed, or named a file that is not below its own directory.
     """
-    directory = store.home / name
+    directory = Path(os.path.normpath(store.home / name))
     answer = plugins.call_one(name, spec.stored_files, resolved=resolved) or ()
     found = {Path(os.path.normpath(path)) for path in answer}
     if outside := [path for path in found if directory not in path.parents]:

@@ -195,7 +195,7 @@ class _Examination(threading.Thread):
             try:
                 step = next(steps) if result is None else steps.send(result)
             except StopIteration as end:
-                self.answer = end.value
+                self.answer = end.value or []
                 return
             self._since = None
             result = self._run_step(step)

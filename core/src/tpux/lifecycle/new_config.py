@@ -18,7 +18,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import durable_paths, selected_plugins
 from tpux.store import Files
 
-ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.on_event)
+ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.progress, spec.on_event)
 """The hooks for which a plugin that is installed needs not be selected."""
 INSTALL = "pip install tpux-plugin-storage"
 _ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
@@ -68,8 +68,8 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     Raises:
         TpuxError: a plugin's hook failed.
     """
-    answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
-    found = [finding for findings in answers for finding in findings or []]
+    answers = (plugins.call_one(name, spec.preflight, job=job) or [] for name in selected_plugins(job))
+    found = [finding for findings in answers for finding in findings]
     return [*_check_output_url(job, plugins), *found, *_check_output_directory(job), *_broken_plugins(job, plugins)]
 
 
@@ -91,8 +91,10 @@ def _check_output_url(job: Job, plugins: Plugins) -> list[Finding]:
     if not names:
         message = f"no installed plugin looks for checkpoints in {url.partition('://')[0]}://"
         return [Finding("error", message, where, INSTALL)]
-    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names]
-    return min(found, key=len)  # one that can search there is enough
+    judges = set(names) & set(plugins.implementing(spec.preflight))
+    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names if name in judges]
+    # One that can search there is enough.
+    return min(found, key=lambda findings: sum(finding.level == "error" for finding in findings), default=[])
 
 
 def _check_output_directory(job: Job) -> list[Finding]:

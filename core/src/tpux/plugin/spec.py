@@ -472,7 +472,8 @@ def find_checkpoint(job: Job, directories: Sequence[str], options: Mapping[str, 
 
     Every plugin that implements it is called, in the order of their names, until one does not return None. After a
     failure, an exception or a minute the answer is unknown: the job waits, and calls again. It never starts from
-    scratch for that.
+    scratch for that. The plugin's `preflight` is called for each job whose output directory is a URL; an error of it
+    says that the plugin cannot search there.
     Example: `return Checkpoint(next((one for one in directories if has_checkpoint(one)), ""))`.
 
     Args:

@@ -43,9 +43,12 @@ def preflight(job: Job) -> list[Finding]:
 def find_checkpoint(job: Job, directories: Sequence[str], options: Mapping[str, object]) -> Checkpoint | Failure | None:
     """Find the last attempt's output directory that has a checkpoint."""
     import fsspec
+    from fsspec.registry import known_implementations, registry
 
     given = {**options, "skip_instance_cache": True, "use_listings_cache": False}
     protocol = str(given.pop("protocol", _scheme(directories[0])))
+    if protocol not in known_implementations and protocol not in registry:
+        return None
     try:
         storage = fsspec.filesystem(protocol, **given)
         for directory in directories:
