@@ -67,7 +67,7 @@ def test_the_example_is_preempted_once_and_finishes(
         "sleep 1", "sleep 0.3; while [ $step$TPUX_ATTEMPT = 51 ]; do sleep 0.1; done"
     )
     text = text.replace("cmd: |\n", f"cmd: |\n    trap 'echo saved by $TPUX_WORKER; {on_sigterm}' TERM\n")
-    config.write_text(text if cloud.ssh_port == 22 else f"{text}\nssh:\n  port: {cloud.ssh_port}\n")
+    config.write_text(text)
     run = subprocess.Popen([TPUX, "run", config], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert run.stdout is not None
     lines = []
@@ -90,36 +90,60 @@ def test_the_example_is_preempted_once_and_finishes(
 
 
 README = EXAMPLE.parents[1] / "README.md"
+_UID = 4242
+# In namespaces of its own, so that this machine keeps its users: the process is user 4242, `reader`, who is not root.
+_AS_USER = f'mount --bind "$1" /etc/passwd && shift && exec unshare --user --map-user={_UID} --map-group={_UID} -- "$@"'
+
+
+def _as_user(place: Path) -> list[str]:
+    """Return the words before a command that is to run as a user who is not root, with the home directory `place`."""
+    if os.geteuid() != 0:
+        return ["env", f"HOME={place}"]
+    passwd = place / "passwd"
+    passwd.write_text(Path("/etc/passwd").read_text() + f"reader:x:{_UID}:{_UID}::{place}:/bin/bash\n")
+    words = ["unshare", "--mount", "sh", "-c", _AS_USER, "sh", str(passwd), "env", f"HOME={place}"]
+    tried = subprocess.run([*words, "id", "-un"], capture_output=True, text=True, check=False)
+    if tried.stdout.strip() != "reader":
+        pytest.skip(f"no user namespaces here: {tried.stderr.strip()}")
+    return words
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("who", ["root", "user"])
 @pytest.mark.usefixtures("cloud")  # its environment; the README starts an emulator of its own
-def test_the_commands_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_commands_of_the_readme(who: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A shell on a terminal runs them in their order, with a free port, and waits where a user reads."""
     block = next(part for part in README.read_text().split("```") if "tpux emulator start" in part)
     commands = [line.partition(" #")[0].strip() for line in block.splitlines()[1:]]
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / EXAMPLE.name).write_text(EXAMPLE.read_text())
-    until = "until tpux list --json | grep -q {}; do sleep 0.5; done"
+    until = 'timeout 100 sh -c "until tpux list --json | grep -q {}; do sleep 0.5; done"'
     changed = {
         "tpux emulator start --detach": "tpux emulator start --detach --port 0",
         'eval "$(tpux emulator env)"': 'eval "$(tpux emulator env)"\n'
         f"sed -i s,http://127.0.0.1:9470,$TPUX_GCP_ENDPOINT, examples/{EXAMPLE.name}",
         "tpux tpu list": f"{until.format('running')}\ntpux tpu list",
-        "tpux ssh v4-32-spot --worker 1": "tpux ssh v4-32-spot --worker 1 <<<'echo shell of $(hostname)'",
-        "tpux logs -f v4-32-spot": until.format("""'"attempt": 2'""")
+        "tpux ssh v4-32-spot --worker 1": "tpux ssh v4-32-spot --worker 1 <<<'echo shell in $(pwd)'",
+        "tpux logs -f v4-32-spot": until.format("'attempt.: 2'")
         + "\ntimeout --signal=INT 20 tpux logs -f v4-32-spot || [ $? = 124 ]",
     }
     assert changed.keys() <= set(commands)
     monkeypatch.setenv("PATH", f"{TPUX.parent}:{os.environ['PATH']}")
     (tmp_path / "typed").write_text("\n".join(changed.get(command, command) for command in commands))
     terminal = ["script", "--quiet", "--return", "--command", "bash -e typed", "/dev/null"]
+    words = _as_user(tmp_path) if who == "user" else []
     typed = subprocess.run(
-        terminal, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
+        [*words, *terminal],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert typed.returncode == 0, typed.stdout + typed.stderr
     assert re.search(r"^demo\b", typed.stdout, re.MULTILINE), typed.stdout
-    assert "shell of t1v-" in typed.stdout
+    assert "shell in /" in typed.stdout
     assert "attempt 2" in typed.stdout
 
 
@@ -156,7 +180,7 @@ def test_a_vm_without_external_address_and_with_os_login(
     config = tmp_path / "train.yaml"
     config.write_text(
         "tpu: {allocation_mode: tpu-vm, accelerator: v4-8, zone: us-central2-b, internal_ips: true, endpoint: "
-        f"'{cloud.url}'}}\nssh: {{iap: true, port: {cloud.ssh_port}}}\n"
+        f"'{cloud.url}'}}\nssh: {{iap: true}}\n"
         "command: {cmd: 'echo $(whoami) on $(hostname)'}\n"
     )
     done = subprocess.run([TPUX, "run", config], capture_output=True, text=True, timeout=300, check=False)

@@ -111,7 +111,7 @@ def test_a_worker_on_whose_disk_nothing_can_be_written_fails_its_set_up(counted,
     failure = counted.until("failed").failure
     assert (failure.kind, failure.worker) == ("setup", 1)
     assert failure.evidence.startswith(f"{what}: a tpux script failed on the worker: ")
-    assert "tpux exec 1 --worker 1 -- df -h . /tmp; then: tpux resume 1" in failure.hint
+    assert "tpux exec 1 --host --worker 1 -- df -h . /tmp; then: tpux resume 1" in failure.hint
     assert (home(counted, 0) / "counted").read_text() == "setup\n", "the other worker is not disturbed"
     assert "retrying" not in (counted.controller.record.directory / "events.jsonl").read_text()
 

@@ -73,8 +73,8 @@ def test_a_tpu_made_by_hand_is_reached_by_its_name_and_borrowed_in_turns(
         "solve", "mine", "--force", code=2
     )
     left = "find .ssh .tpux/code/jobs -type f; cat .ssh/authorized_keys .ssh/config"
-    assert all(name in tpux("exec", "1", left) for name in ("id_lab", "tpux_between_workers", "train.py"))
-    tpux("exec", "1", "touch", "go")
+    assert all(name in tpux("exec", "1", "--host", left) for name in ("id_lab", "tpux_between_workers", "train.py"))
+    tpux("exec", "1", "--host", "touch", "go")
     tpux("wait", "1", "2")
     assert "second" in tpux("logs", "2")
     assert "READY" in tpux("tpu", "status", "mine", "--zone", "us-central2-b"), "a borrowed TPU is kept"

@@ -49,7 +49,8 @@ def test_a_job_from_submission_to_its_output(work: Path) -> None:
     logs = api.outputs("first")
     assert {worker: log.read_text() for worker, log in logs.items()} == {0: "worker 0\n", 1: "worker 1\n"}
     assert api.outputs("first", attempt=2) == {}
-    assert api.jobs() == [api.job("first")] == [api.job(1)]
+    *_, done = api.follow("first", lambda info: info.done, timeout=100)
+    assert api.jobs() == [api.job("first")] == [api.job(1)] == [done]
     assert next(iter(api.events("first"))).type == "created"
 
 

@@ -162,7 +162,7 @@ def test_nothing_is_removed_or_written_through_a_link_that_the_program_made(one,
         output = one.install()
         assert (bucket / "keep.txt").read_text() == "the user's"
         assert "the program has made a symbolic link where the code has a directory: data;" in output
-        assert f"tpux exec 1 --worker 0 -- mv .tpux/code/jobs/{one.directory.name}/data" in output
+        assert f"tpux exec 1 --host --worker 0 -- mv .tpux/code/jobs/{one.directory.name}/data" in output
         assert list((bucket / "empty").iterdir()) == []
     one.write({"train.py": "3"})
     assert one.install() == ""
@@ -221,7 +221,9 @@ def test_a_directory_of_another_user_is_in_the_way_of_a_new_file(request):
         return done.stdout.decode()
 
     assert "a directory of another user where the code has one of its own: roots; " in copy("roots/a.py")
-    assert "roots; rename or remove it: tpux exec 12 --worker 3 -- mv code/roots code/roots.old" in copy("roots/a/b")
+    assert "roots; rename or remove it: tpux exec 12 --host --worker 3 -- mv code/roots code/roots.old" in copy(
+        "roots/a/b"
+    )
     assert copy("own/a.py") == copy("roots/own/a.py") == copy("a.py") == ""
 
 

@@ -9,7 +9,8 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from tpux import hookimpl
 from tpux.lifecycle.advance import JobController
+from tpux.lifecycle.connection import JobConnection
 from tpux_docker import scripts
 from tpux_libtpu.devices import device_step
 from tpux_libtpu.section import LibtpuSection
@@ -107,6 +109,47 @@ class Records:
     @hookimpl
     def prepare_command(self, command):
         return replace(command, env={**command.env, "RECORDS": self.path}, directories=(self.path,))
+
+
+def test_commands_beside_the_program(daemon, config, sandbox, tmp_path):
+    config["command"]["cmd"] = "echo mine >/tmp/mine; printf '%s\\n' \"$PWD\" ready; exec sleep 1000"
+    job = sandbox.start(config)
+    ready(job, 1)
+    machines = job.state.machines
+    connection = JobConnection(job.controller.begin().job, machines, job.controller.plugins, job.state)
+    containers = sorted(daemon.containers())
+
+    def run(script: str, worker: int = 0) -> tuple[int, str]:
+        output = bytearray()
+        host = connection.open(machines.workers[worker])
+        try:
+            code = connection.script(script, beside=True).follow(host, output.extend, timeout=100)
+        finally:
+            host.close()
+        return code, output.decode()
+
+    where, _ = job.output(0).splitlines()
+    show = """cat /tmp/mine 2>&-; printf '%s|' "$PWD" "$FROM_IMAGE" "$HOME" "$TOKEN" "$SAME" "$TPUX_WORKER"; exit 3"""
+    seen = f"{where}|yes|/tmp|{SECRET}|command|0|"
+    assert run(show) == (3, f"mine\n{seen}")
+    assert run('[ -t 0 ] || cat; echo "it\'s  $TPUX_DOCKER_VARIABLE_0"', 1) == (0, "it's  \n")
+    assert sorted(daemon.containers()) == containers, "the program's containers are left alone"
+
+    program = connection.script("sleep 91.5", beside=True)
+    with ThreadPoolExecutor() as pool, closing(connection.open(machines.workers[0])) as host:
+        code = pool.submit(program.follow, host, lambda _: None, timeout=100)
+        wait_until(lambda: "sleep\0" + "91.5" in command_lines(), "the command has not begun")
+        with closing(connection.open(machines.workers[0])) as other:
+            program.terminate(other)
+        assert code.result() != 0
+    assert "sleep\0" + "91.5" not in command_lines(), "it has ended in the container, too"
+    assert sorted(daemon.containers()) == containers
+
+    job.request("stop", keep=True)
+    job.until(lambda state: state.state == "stopped")
+    assert daemon.containers() == []
+    assert run(show) == (3, seen), "without the files of the program's container"
+    wait_until(lambda: daemon.containers() == [], "the command's own container has not ended")
 
 
 def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):

@@ -219,9 +219,9 @@ def test_a_hint_names_only_commands_that_there_are():
     dead = facts.WorkerFacts(mounts=(facts.Mount("bucket", "/mnt/a b", "fuse.gcsfuse", "no answer within 5 s"),))
     unmount = "-- fusermount -uz '/mnt/a b'"
     assert describe_facts(dead, "7", "; then tpux setup 7")[-1].hint == (
-        f"unmount it: tpux exec 7 {unmount}; then tpux setup 7"
+        f"unmount it: tpux exec 7 --host {unmount}; then tpux setup 7"
     )
-    assert describe_facts(dead, "my-tpu", "")[-1].hint == f"unmount it: tpux exec my-tpu {unmount}"
+    assert describe_facts(dead, "my-tpu", "")[-1].hint == f"unmount it: tpux exec my-tpu --host {unmount}"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_hint_names_only_commands_that_there_are():
 )
 def test_only_a_mount_of_fuse_is_unmounted_by_fusermount(kind, command):
     hung = facts.WorkerFacts(mounts=(facts.Mount("server:/data", "/data", kind, "no answer within 5 s"),))
-    assert describe_facts(hung, "7", "")[-1].hint == f"unmount it: tpux exec 7 -- {command} /data"
+    assert describe_facts(hung, "7", "")[-1].hint == f"unmount it: tpux exec 7 --host -- {command} /data"
 
 
 def test_the_process_that_asks_jax_ends_without_its_client(tmp_path):

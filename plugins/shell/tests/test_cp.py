@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.world import World
 
-from tpux import hookimpl, sh
+from tpux import Result, hookimpl, sh
 from tpux.lifecycle.connection import JobConnection
+from tpux_shell.directories import download_directory
 
 CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
 
@@ -52,6 +57,63 @@ def test_home_directories_and_directories_that_do_not_exist(tpux, job):
     assert "data.csv is not a directory" in tpux("cp", f"{job}:one", "data.csv/", code=2).stderr
     tpux("cp", f"{job}:missing", "empty/", code=1)
     assert not (tpux.work / "empty").exists()
+
+
+def test_directories_to_and_from_workers(tpux, job):
+    data = tpux.work / "my data"
+    (data / "deep/er").mkdir(parents=True)
+    (data / "deep/er/it's").write_text("text")
+    (data / "run").write_text("#!/bin/sh\n")
+    (data / "run").chmod(0o750)
+    (data / "link").symlink_to("deep/er/it's")
+    done = tpux("cp", "my data", f"{job}:there", code=2)
+    assert f"my data is a directory\n  hint: tpux cp -r 'my data' {job}:there" in done.stderr
+    tpux("cp", "-r", "my data", f"{job}:there")
+    tpux("cp", "-r", "my data", f"{job}:there")
+    tpux("cp", "-r", "my data/run", f"{job}:there/just a file")
+    for worker in (0, 1):
+        home = tpux.machines(job) / f"worker-{worker}"
+        assert (home / "there/just a file").read_text() == "#!/bin/sh\n"
+        for copy in (home / "there", home / "there/my data"):
+            assert (copy / "deep/er/it's").read_text() == "text"
+            assert (copy / "run").stat().st_mode & 0o777 == 0o750
+            assert (copy / "link").readlink().as_posix() == "deep/er/it's"
+        assert not list((home / ".tpux/copies").iterdir())
+
+    done = tpux("cp", f"{job}:there/my data", "back", code=1)
+    assert f"there/my data is a directory\n  hint: tpux cp -r '{job}:there/my data' back" in done.stderr
+    (tpux.machines(job) / "worker-0/there/my data/out").symlink_to("/etc")
+    (tpux.machines(job) / "worker-0/there/my data/up").symlink_to("../../..")
+    said = tpux("cp", "-r", f"{job}:there/my data", "back").stderr
+    assert "not copied, because it leads out of there/my data or is no file: " in said
+    assert {path.name for path in (tpux.work / "back").iterdir()} == {"deep", "run", "link"}
+    assert (tpux.work / "back/deep/er/it's").read_text() == "text"
+    assert (tpux.work / "back/link").readlink().as_posix() == "deep/er/it's"
+    assert (tpux.work / "back/run").stat().st_mode & 0o777 == 0o750
+    tpux("cp", "-r", f"{job}:there/my data", "all", "--worker", "all")
+    assert (tpux.work / "all/worker-1/my data/deep/er/it's").read_text() == "text"
+    assert not list((tpux.machines(job) / "worker-0/.tpux/copies").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "/tmp/tpux-cp-outside", "link/outside"], ids=["parent", "absolute", "through-a-link"]
+)
+def test_an_archive_writes_nothing_outside_of_the_copy(tmp_path, name):
+    def archive(_, local):
+        with tarfile.open(local, "w") as file:
+            link = tarfile.TarInfo("link")
+            link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+            file.addfile(link)
+            entry = tarfile.TarInfo(name)
+            entry.size = 4
+            file.addfile(entry, io.BytesIO(b"evil"))
+
+    host = SimpleNamespace(run=lambda *_, **__: Result(), get=archive)
+    left_out = download_directory(host, "out", tmp_path / "here/copy")
+    assert "link" in left_out
+    outside = [path for path in tmp_path.rglob("*") if path.name == "outside" and "copy" not in path.parts]
+    assert outside == []
+    assert not Path("/tmp/tpux-cp-outside").exists()
 
 
 @pytest.mark.parametrize(
@@ -109,9 +171,9 @@ def test_a_file_where_the_path_needs_a_directory_is_named(tpux, job):
         assert "data copied to worker 0" in said
         assert f"worker 1: {blocking} is not a directory" in said
         quoted = f"'{blocking}' '{blocking}.old'" if " " in blocking else f"{blocking} {blocking}.old"
-        assert f"hint: copy to another path, or rename it: tpux exec 1 --worker 1 -- mv {quoted}" in said
+        assert f"hint: copy to another path, or rename it: tpux exec 1 --host --worker 1 -- mv {quoted}" in said
         assert "TPUX_HOME" not in said
-    tpux("exec", job, "--worker", "1", "--", "mv", "a file", "a file.old")
+    tpux("exec", job, "--host", "--worker", "1", "--", "mv", "a file", "a file.old")
     tpux("cp", "data", f"{job}:a file/b", "--worker", "1")
 
 

@@ -39,8 +39,11 @@ def test_a_closed_stdout_ends_the_command_and_blames_no_worker():
     workers = [Worker(0), Worker(1)]
     job = SimpleNamespace(key="j", attempt=1)
     connection = SimpleNamespace(
-        job=job, open=Host, each=lambda *_: ended.set(), script=lambda text: JobConnection.script(connection, text)
+        job=job,
+        open=Host,
+        each=lambda *_: ended.set(),
+        script=lambda text, beside: JobConnection.script(connection, text, beside=beside),
     )
     with pytest.raises(BrokenPipeError):
-        RemoteCommand(connection, workers, "true", 60.0).run(closed)
+        RemoteCommand(connection, workers, "true", 60.0, beside=False).run(closed)
     assert ended.is_set()

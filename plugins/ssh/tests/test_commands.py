@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -120,6 +121,56 @@ def test_a_worker_whose_disk_is_full_fails_the_set_up_and_is_named(fleet: Fleet)
     fleet.tpux("delete", "-y", job)
 
 
+def test_a_login_starts_where_the_program_does(fleet: Fleet, tmp_path: Path) -> None:
+    """With a terminal and without one; the profile of the user must not hide the environment."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/a file").touch()
+    more = f"code: {tmp_path}/code\nvenv: {{path: own env}}\njob: {{env_type: venv, environment: {{FLAG: it's}}}}"
+    held = fleet.tpux("create", fleet.config("pwd; exec sleep 300", more)).stdout.strip()
+    deadline = time.monotonic() + 20
+    while not (where := (logs := fleet.tpux("logs", held, "--worker", "2")).stdout.strip()):
+        assert time.monotonic() < deadline, logs
+        time.sleep(0.1)
+    home = fleet.servers[2].home
+    (home / ".profile").write_text("PATH=/usr/bin:/bin OF_PROFILE=yes; cd /\n")
+    login = ("ssh", held, "--worker", "2")
+    shown = "pwd; command -v python; ls *' 'file | cat; echo \"$FLAG\" $TPUX_WORKER; exit 7"
+    expected = f"{where}\n/root/own env/bin/python\na file\nit's 2\n"
+    result = fleet.tpux(*login, "--", "-o", "LogLevel=QUIET", shown)
+    assert (result.returncode, result.stdout) == (7, expected), result.stderr
+    assert (home / ".tpux/logins").exists()
+    assert not list((home / ".tpux/logins").iterdir())
+
+    master, slave = pty.openpty()
+    shell = subprocess.Popen(
+        [fleet.tpux.program, *login],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TPUX_HOME": str(fleet.tpux.home)},
+    )
+    os.close(slave)
+    os.write(master, f"tty -s && echo T$OF_PROFILE; {shown}\n".encode())
+    said = b""
+    with contextlib.suppress(OSError):  # the end of the terminal
+        while piece := os.read(master, 4096):
+            said += piece
+    os.close(master)
+    assert shell.wait(60) == 7, said
+    text = said.decode().replace("\r\n", "\n")
+    assert "Tyes\n" + expected in text
+    assert f"(job {int(held)}) " in text
+
+    bare = fleet.tpux(*login, "--host", "--", "pwd; echo $FLAG.")
+    assert bare.stdout == "/root\n.\n"
+    (home / "own env").rename(home / "moved")
+    lost = fleet.tpux(*login, "--", "true")
+    assert lost.returncode == 127
+    assert "--host does without it" in lost.stdout + lost.stderr
+    (home / ".profile").unlink()
+    fleet.tpux("delete", "-y", held)
+
+
 def test_exec_runs_on_all_workers_and_exits_with_the_worst_code(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--", 'echo "$PWD $HOME"; printf last')
     assert result.returncode == 0, result.stderr
@@ -211,7 +262,10 @@ def test_a_regenerated_host_key_is_accepted_on_request(fleet: Fleet, job: str) -
     assert refused.returncode == 255
     assert "the host key of" in refused.stderr
     assert f"tpux ssh {job} --worker 1 --forget-host-key" in refused.stderr
-    assert fleet.tpux("ssh", job, "--worker", "1", "--", "true").returncode == 255  # OpenSSH rejects it too
+    login = fleet.tpux("ssh", job, "--worker", "1", "--", "true")
+    assert (login.returncode, "--worker 1 --forget-host-key" in login.stderr) == (1, True), login.stderr
+    login = fleet.tpux("ssh", job, "--worker", "1", "--host", "--", "true")
+    assert login.returncode == 255, "OpenSSH rejects it too"
     accepted = fleet.tpux("ssh", job, "--worker", "1", "--forget-host-key", "--", "echo in")
     assert accepted.stdout == "in\n"
     assert fleet.tpux("exec", job, "--", "true").returncode == 0

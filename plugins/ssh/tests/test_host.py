@@ -16,7 +16,7 @@ from ssh_support import MakeServer, worker_at
 
 from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError
 from tpux_ssh.host import _END_OF_READ, _READ, SshHost
-from tpux_ssh.shell import Shell, send_all
+from tpux_ssh.shell import Shell, _Output, send_all
 
 ALL_BYTES = bytes(range(256))
 
@@ -106,8 +106,9 @@ def test_output_is_the_same_for_any_chunk_boundaries(chunks: list[bytes], odd: b
             return self.remaining.pop(0)
 
     shell = Shell.__new__(Shell)
-    shell._started = True
     shell._channel = Channel()  # type: ignore[assignment]
+    shell._output = _Output(shell._channel)
+    shell._output.started = True
     assert shell._read_reply(b"mark", time.monotonic() + 5, 5.0) == Result(7, b"".join(chunks) + odd)
 
 

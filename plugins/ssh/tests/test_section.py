@@ -59,9 +59,44 @@ def test_a_missing_key_file(tmp_path: Path) -> None:
 
 
 def test_a_public_key_instead_of_the_private_one(tmp_path: Path, key: Path) -> None:
-    public = key.with_name("id_rsa.pub")
-    public.chmod(0o600)
-    assert "use the file without .pub" in config_error(tmp_path, f"  private_key: {public}")
+    error = config_error(tmp_path, f"  private_key: {key}.pub")  # readable by all, as public keys are
+    assert POSITION in error
+    assert f"{key}.pub is a public key: use {key}" in error
+    assert "chmod" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("id.ppk", "PuTTY-User-Key-File-3: ssh-ed25519\n", "is a key of PuTTY: convert it with puttygen"),
+        ("renamed", "PuTTY-User-Key-File-2: ssh-rsa\n", "-O private-openssh -o"),
+        ("mine.pub", "sk-ssh-ed25519@openssh.com AAAA me\n", "is a public key: use the file of the private key"),
+        ("rfc4716", "---- BEGIN SSH2 PUBLIC KEY ----\n", "is a public key"),
+        ("pem", "-----BEGIN RSA PUBLIC KEY-----\n", "is a public key"),
+        ("authorized_keys", "# mine\n\necdsa-sha2-nistp256 AAAA me\n", "is a public key"),
+        ("id-cert.pub", "ssh-ed25519-cert-v01@openssh.com AAAA me\n", "is a certificate of a public key"),
+        ("host.crt", "-----BEGIN CERTIFICATE-----\n", "is a certificate"),
+        ("account.json", '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----"}', "is a JSON file"),
+        ("notes", "my keys\n", "is not a private key"),
+        ("empty", "", "is not a private key: it is empty"),
+    ],
+)
+def test_another_kind_of_file_is_named(tmp_path: Path, name: str, content: str, shown: str) -> None:
+    (tmp_path / name).write_text(content)
+    for section in (f"  private_key: {name}", f"  tpu_private_key: {name}", f"  identities: [{{private_key: {name}}}]"):
+        error = config_error(tmp_path, section)
+        assert "train.yaml:2:" in error
+        assert f"{tmp_path / name} {shown}" in error or shown in error
+        assert "readable by others" not in error
+
+
+def test_a_private_key_in_place_of_the_public_one(tmp_path: Path, key: Path) -> None:
+    """It would be copied readable by all."""
+    for section in (
+        f"  tpu_private_key: {key}\n  tpu_public_key: {key}",
+        f"  identities: [{{private_key: {key}, public_key: {key}}}]",
+    ):
+        assert f"{key} is a private key: use {key}.pub" in config_error(tmp_path, section)
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])

@@ -293,6 +293,35 @@ def test_a_resumed_attempt_uses_the_same_id(program):
     assert f"id {ids[0]} allow" in run.output[0]
 
 
+@pytest.mark.parametrize("own", [None, "own dir"])
+def test_the_upload_names_the_directories_of_all_attempts_in_order(tmp_path, own):
+    """The newest file alone has the steps of the last attempt."""
+    write_run(tmp_path / "record", [RUN])
+    (tmp_path / "code").mkdir()
+    made = 'at="$WANDB_DIR/wandb/$1-2026010${TPUX_ATTEMPT}_000000-$2"; mkdir -p "$at"; cp $record "$at/run-$2.wandb"'
+    cmd = f"""
+        record={tmp_path / "record"}
+        make() {{ {made}; }}
+        make offline-run "$WANDB_RUN_ID"
+        make offline-run another
+        [ $TPUX_ATTEMPT != 2 ] || make run "$WANDB_RUN_ID"
+        [ $TPUX_ATTEMPT = 3 ]
+    """
+    settings = {
+        "job": {"max_restarts": {"program": 2}},
+        "code": str(tmp_path / "code"),
+        "command": {"cmd": cmd, "finished_by": ["wandb"], "env": {"WANDB_DIR": own} if own else {}},
+    }
+    run = run_job(settings)
+    shown = [event.data for event in run.events if event.type == "collected"][-1]
+    _, _, held = str(shown["to upload it"]).partition("sync ")
+    _, _, elsewhere = str(shown["to upload it"]).partition("elsewhere wandb sync ")
+    for command in (held.partition(" in tpux ssh")[0], elsewhere.partition(" where the director")[0]):
+        names = [Path(path).name for path in shlex.split(command)]
+        assert names == [f"offline-run-2026010{n}_000000-{names[0].split('-', 3)[3]}" for n in (1, 2, 3)]
+        assert not names[0].endswith("another")
+
+
 @pytest.mark.parametrize("output_dir", ["gs://bucket/runs", "relative"])
 def test_an_output_directory_that_is_not_absolute_on_the_workers(tmp_path, output_dir):
     """A URL is no directory; and the program of a job with code starts elsewhere than in the home directory."""
@@ -409,6 +438,21 @@ def test_the_url_comes_from_the_output_or_from_the_record():
         )
         answer = f"tpux-wandb {json.dumps({**run, 'entity': entity})}"
         assert steps_of(steps, answers={"wandb": answer}).value.get("url") == url
+
+
+def test_online_without_a_network_the_service_has_failed(program):
+    """With `WANDB_RESUME=allow`, which tpux sets, wandb asks the server before it begins."""
+    environment = {
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+        "WANDB_API_KEY": "k" * 40,
+        "WANDB_INIT_TIMEOUT": "5",
+        "WANDB_HTTP_TIMEOUT": "1",
+    }
+    settings = {
+        "job": {"max_restarts": {"service": 0}},
+        "command": {"cmd": program("", mode="online"), "finished_by": ["wandb"], "env": environment},
+    }
+    assert run_job(settings, timeout=120).failure.kind == "service"
 
 
 def test_the_reader_needs_no_package():

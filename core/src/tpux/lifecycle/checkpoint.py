@@ -128,8 +128,7 @@ def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answe
     def search(name: str) -> Answer:
         answer = plugins.call_one(name, spec.find_checkpoint, job=job, directories=directories, options=options)
         if isinstance(answer, Checkpoint) and answer.directory not in {"", *directories}:
-            problem = f"expected one of the directories, or '', got {answer.directory!r}"
-            raise plugins.guard.wrong_answer(spec.find_checkpoint, name, problem)
+            raise plugins.guard.wrong_answer(spec.find_checkpoint, name, f"{answer.directory!r} was not asked for")
         return cast("Answer", answer)
 
     names = plugins.implementing(spec.find_checkpoint)
@@ -138,8 +137,6 @@ def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answe
 
 def _options(turn: Turn, scheme: str) -> Mapping[str, object]:
     """Return the first options that a selected plugin has for the scheme, such as the job's credentials."""
-    for name in selected_plugins(turn.job):
-        options = turn.plugins.call_one(name, spec.storage_options, job=turn.job, scheme=scheme)
-        if options is not None:
-            return options
-    return {}
+    job, plugins = turn.job, turn.plugins
+    answers = (plugins.call_one(n, spec.storage_options, job=job, scheme=scheme) for n in selected_plugins(job))
+    return next((options for options in answers if options is not None), {})

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from tpux import env
 from tpux.lifecycle.connection import JobConnection
 from tpux.model.host import OpenHost
-from tpux.model.job import Command
 from tpux.model.json import JsonValue
 from tpux.model.steps import Result, Sh, Step, Steps
 from tpux.plugin import spec
@@ -86,9 +85,7 @@ def run_steps(
 
 
 def run_in_environment(connection: JobConnection, host: OpenHost, script: str, name: str, timeout: float) -> bytes:
-    """Run a shell script on a worker in the job's environment, and return its output. Since 0.1.
-
-    It gets the variables of `command.env`, but for those that refer to secrets.
+    """Run a shell script on a worker as `JobConnection.command` does, and return its output. Since 0.1.
 
     Args:
         connection: the job's machines.
@@ -102,16 +99,9 @@ def run_in_environment(connection: JobConnection, host: OpenHost, script: str, n
         HostUnreachableError: the worker does not answer.
         TpuxError: it could not be started, or the environment's plugin failed.
     """
-    job, worker = connection.job, host.worker
-    run = process.RemoteProcess(process.worker_key(job.key, worker.index), job.attempt + 1, name)
-    given = {key: value for key, value in job.command.env.items() if "${" not in value}
-    command = Command(argv=("sh", run.script), script=run.script, env=given)
-    if job.environment:
-        config = job.sections.get(job.environment)
-        answer = connection.plugins.call_one(
-            job.environment, spec.run, job=job, command=command, config=config, worker=worker
-        )
-        command = answer or command
+    job = connection.job
+    run = process.RemoteProcess(process.worker_key(job.key, host.worker.index), job.attempt + 1, name)
+    command = connection.command(host, ("sh", "-c", script), run=run.id)
     status, deadline = process.start(host, run, script, command), time.monotonic() + timeout
     output = status.output
     while status.phase == "running" or status.more:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -15,7 +16,14 @@ from typing import TypeAlias, TypeVar, cast
 from tpux import config, env
 from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
-from tpux.lifecycle.open import attempt_variables, build_request, draft_job, open_job, sections_with
+from tpux.lifecycle.open import (
+    attempt_variables,
+    build_request,
+    configured_variables,
+    draft_job,
+    open_job,
+    sections_with,
+)
 from tpux.model.failures import Failure, Finding
 from tpux.model.host import OpenHost
 from tpux.model.job import Command, Job
@@ -25,6 +33,7 @@ from tpux.plugin import spec
 from tpux.plugin.entrypoints import find, may_implement
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
+from tpux.remote import process
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
 from tpux.remote.followed_script import RemoteScript
@@ -120,16 +129,57 @@ class JobConnection:
         job, failure = self.job, self.state.failure or Failure("unknown")
         return self.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker)
 
-    def script(self, script: str) -> RemoteScript:
+    def script(self, script: str, *, beside: bool = False) -> RemoteScript:
         """Return a bash script to run in the home directory of workers; it ends with its connection, as with ssh.
 
         `follow(host, receive, timeout=...)` runs it on a worker, passes its output on as it comes, and returns its exit
         code; `terminate(host)` ends it. Since 0.1.
 
+        Args:
+            script: the script.
+            beside: run it where the job's program runs (`command`), and not in the home directory.
+
         Raises:
             UsageError: it is too long for a shell.
         """
-        return RemoteScript(self.job, script)
+        return RemoteScript(self.job, script, self.command if beside else lambda _, argv, **__: Command(argv, ""))
+
+    def command(self, host: OpenHost, argv: tuple[str, ...], *, run: str = "") -> Command:
+        """Return the command that runs `argv` where the job's program runs: in its directory and in its environment.
+
+        It gets the variables of the attempt and those of the config, but for those that refer to secrets.
+
+        Args:
+            host: the worker.
+            argv: the program and its arguments.
+            run: the id of the run, if it is to be one.
+
+        Raises:
+            HostUnreachableError: the worker does not answer.
+            PluginError: a plugin's `prepare_command` or `run` failed.
+        """
+        job, worker = self.job, host.worker
+        home = host.run("pwd -P").text.rpartition("\n")[2] if job.environment else ""
+        given = {**configured_variables(job), **attempt_variables(self.state, worker), **job.command.env}
+        given = {name: value for name, value in given.items() if "${" not in value}
+        # Only where the program starts is taken from what its plugins prepare: the rest is for the program itself.
+        made = self._prepared(worker, {**given, env.RUN_ID: run, env.RUN_HOME: home})
+        made = Command(
+            argv, "", {**given, env.RUN_ID: run, env.RUN_HOME: home}, (), made.cwd, made.directories, beside=True
+        )
+        if job.environment:
+            made = self._call(job.environment, spec.run, made, worker)
+        return made
+
+    def login(self, host: OpenHost, argv: tuple[str, ...]) -> str:
+        """Write a file onto a worker with which `sh` runs `argv` as `command` does, and which removes itself then.
+
+        Returns:
+            The file's path, relative to the home directory, without characters that a shell interprets.
+        """
+        path, text = f".tpux/logins/{secrets.token_hex(8)}", process.execute(self.command(host, argv))
+        host.put(f'{{\nrm -f "$0"\n{text}\n}}\n'.encode(errors="surrogateescape"), path)
+        return path
 
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
@@ -145,14 +195,18 @@ class JobConnection:
         Raises:
             PluginError: a plugin's `prepare_command` failed.
         """
-        command = Command(argv=("true",), script="true", env=attempt_variables(self.state, worker))
+        return self._prepared(worker, attempt_variables(self.state, worker)).cwd
+
+    def _prepared(self, worker: Worker, variables: Mapping[str, str]) -> Command:
+        command = Command(argv=("true",), script="true", env=variables)
         for name in selected_plugins(self.job):
-            config = self.job.sections.get(name)
-            made = self.plugins.call_one(
-                name, spec.prepare_command, job=self.job, command=command, config=config, worker=worker
-            )
-            command = made or command
-        return command.cwd
+            command = self._call(name, spec.prepare_command, command, worker)
+        return command
+
+    def _call(self, name: str, hook: Callable[..., Command | None], command: Command, worker: Worker) -> Command:
+        config = self.job.sections.get(name)
+        answer = self.plugins.call_one(name, hook, job=self.job, command=command, config=config, worker=worker)
+        return command if answer is None else answer
 
     def worker(self, index: int) -> Worker:
         """Return the worker of that number.

@@ -59,7 +59,7 @@ def _remove_unused_of(store: Store, plugins: Plugins, name: str, answers: Iterab
         TpuxError: the plugin did not say which files do; nothing was deleted.
         OSError: a file cannot be deleted.
     """
-    directory = _directory(store, name)
+    directory = Path(os.path.normpath(store.home / name))
     if not directory.is_dir() or name in _OF_CORE:
         return
     lock = Lock(directory / LOCK)
@@ -106,17 +106,13 @@ def _stored_files(store: Store, plugins: Plugins, name: str, resolved: Mapping[s
     Raises:
         TpuxError: the plugin failed, or named a file that is not below its own directory.
     """
-    directory = _directory(store, name)
+    directory = Path(os.path.normpath(store.home / name))
     answer = plugins.call_one(name, spec.stored_files, resolved=resolved) or ()
     found = {Path(os.path.normpath(path)) for path in answer}
     if outside := [path for path in found if directory not in path.parents]:
         problem = f"expected files below {directory}, got {outside[0]}"
         raise plugins.guard.wrong_answer(spec.stored_files, name, problem)
     return found
-
-
-def _directory(store: Store, name: str) -> Path:
-    return Path(os.path.normpath(store.home / name))
 
 
 def _answers(record: Record) -> Iterator[Answers]:

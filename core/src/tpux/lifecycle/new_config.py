@@ -68,8 +68,8 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     Raises:
         TpuxError: a plugin's hook failed.
     """
-    answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
-    found = [finding for findings in answers for finding in findings or []]
+    answers = (plugins.call_one(name, spec.preflight, job=job) or [] for name in selected_plugins(job))
+    found = [finding for findings in answers for finding in findings]
     return [*_check_output_url(job, plugins), *found, *_check_output_directory(job), *_broken_plugins(job, plugins)]
 
 
@@ -93,11 +93,8 @@ def _check_output_url(job: Job, plugins: Plugins) -> list[Finding]:
         return [Finding("error", message, where, INSTALL)]
     judges = set(names) & set(plugins.implementing(spec.preflight))
     found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names if name in judges]
-    return min(found, key=_errors, default=[])  # one that can search there is enough
-
-
-def _errors(findings: Sequence[Finding]) -> int:
-    return sum(finding.level == "error" for finding in findings)
+    # One that can search there is enough.
+    return min(found, key=lambda findings: sum(finding.level == "error" for finding in findings), default=[])
 
 
 def _check_output_directory(job: Job) -> list[Finding]:

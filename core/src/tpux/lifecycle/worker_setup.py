@@ -180,7 +180,7 @@ def _try_repeatedly(
         except TpuxError as error:
             may_run = True
             turn.log(f"worker {worker.index}: {what}: {error.message}")
-            disks = f"its disks: tpux exec {turn.number} --worker {worker.index} -- df -h . /tmp"
+            disks = f"its disks: tpux exec {turn.number} --host --worker {worker.index} -- df -h . /tmp"
             failure = _failure(turn, worker, what, error.message, error.hint, disks)
         if failure is None or failure.kind != "setup" or failure.code == FINAL:
             break

@@ -168,6 +168,9 @@ class Command:
         directories: absolute paths of directories on the worker that the program writes, beside its output directory.
             An environment that has directories of its own creates them, and makes them available at the same paths.
             Since 0.1.
+        beside: it is not the job's program, but a user's command such as that of `tpux exec`, which may run at the same
+            time. An environment that isolates the program runs it where the program is, if that runs, and `script` is
+            no file. Since 0.1.
     """
 
     argv: tuple[str, ...]
@@ -176,6 +179,12 @@ class Command:
     stop: tuple[Step, ...] = ()
     cwd: str = "."
     directories: tuple[str, ...] = ()
+    beside: bool = False
+
+    @property
+    def way_out(self) -> str:
+        """What a message adds that the environment is missing: how a user does without it. Since 0.1."""
+        return " (--host does without it)" if self.beside else ""
 
 
 @dataclass(frozen=True)

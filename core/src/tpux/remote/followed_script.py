@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING
 from tpux import env
 from tpux.errors import HostUnreachableError, UsageError
 from tpux.remote import process
+from tpux.remote.process import RemoteProcess
+from tpux.remote.script import LONGEST_INLINE
 
 if TYPE_CHECKING:
     from tpux.model.host import OpenHost
-    from tpux.model.job import Job
+    from tpux.model.job import Command, Job
     from tpux.model.machines import Worker
 
 _GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
-# The script is passed to bash unchanged: nothing in it can end the here-document. The exported variables identify
-# its processes, so that they can be terminated.
-_START = """
+# The exported variables identify its processes, so that they can be terminated. The shell runs nothing before it has
+# read the last brace.
+_START = """{{
 export {marker}={id} {home}="$(pwd -P)"
-exec bash /dev/fd/3 </dev/null 3<<'{end}'
-{script}
-{end}
+{execute} </dev/null
+}}
 """
-_LONGEST = 64 * 1024  # bytes; `sh -c` takes 128 KiB
+_LONGEST = 64 * 1024  # bytes; `bash -c` takes 128 KiB
 
 
 class RemoteScript:
@@ -38,13 +39,14 @@ class RemoteScript:
 
     Args:
         job: the job.
-        script: runs in the home directory.
+        script: the script.
+        wrap: returns the command that runs an argument vector on a worker.
 
     Raises:
         UsageError: the script is too long for a shell.
     """
 
-    def __init__(self, job: Job, script: str) -> None:
+    def __init__(self, job: Job, script: str, wrap: Callable[..., Command]) -> None:
         if len(script.encode(errors="surrogateescape")) > _LONGEST:
             raise UsageError(
                 f"the command has {len(script)} characters, more than a shell accepts",
@@ -52,7 +54,8 @@ class RemoteScript:
             )
         self._job = job
         self._script = script
-        self._name, self._end = f"exec-{secrets.token_hex(4)}", f"tpux-{secrets.token_hex(16)}"
+        self._wrap = wrap
+        self._name = f"exec-{secrets.token_hex(4)}"
 
     def follow(self, host: OpenHost, receive: Callable[[bytes], None], *, timeout: float) -> int:
         """Run the script on a worker, and pass on its output as it comes.
@@ -68,10 +71,11 @@ class RemoteScript:
         Raises:
             TimeoutError: it took longer than that.
             HostUnreachableError: the connection was lost.
+            PluginError: a hook of a plugin failed.
         """
         began = time.monotonic()
         try:
-            return host.follow(self._start(host.worker), receive, timeout=timeout)
+            return self._follow(host, receive, timeout)
         except HostUnreachableError:
             if time.monotonic() - began < timeout:
                 raise
@@ -88,9 +92,15 @@ class RemoteScript:
         while process.stop(host, self._run(host.worker), signal="TERM" if time.monotonic() < deadline else "KILL"):
             time.sleep(0.2)
 
-    def _start(self, worker: Worker) -> str:
-        run_id = shlex.quote(self._run(worker).id)
-        return _START.format(marker=env.RUN_ID, id=run_id, home=env.RUN_HOME, end=self._end, script=self._script)
+    def _follow(self, host: OpenHost, receive: Callable[[bytes], None], timeout: float) -> int:
+        run = self._run(host.worker)
+        command = self._wrap(host, ("bash", "-c", self._script), run=run.id)
+        execute, run_id = process.execute(command), shlex.quote(run.id)
+        text = _START.format(marker=env.RUN_ID, id=run_id, home=env.RUN_HOME, execute=execute)
+        # What may be secret is no part of an argument, which others can read, nor is what is too long for one.
+        if command.env or len(text) > LONGEST_INLINE // 4:
+            return host.follow("exec sh -s", receive, stdin=text.encode(errors="surrogateescape"), timeout=timeout)
+        return host.follow(text, receive, timeout=timeout)
 
-    def _run(self, worker: Worker) -> process.RemoteProcess:
-        return process.RemoteProcess(process.worker_key(self._job.key, worker.index), self._job.attempt, self._name)
+    def _run(self, worker: Worker) -> RemoteProcess:
+        return RemoteProcess(process.worker_key(self._job.key, worker.index), self._job.attempt, self._name)

@@ -259,15 +259,23 @@ def _program(run: RemoteProcess, command: Command) -> str:
     The values of variables may be secret: with any, it empties its file, which the shell has read to the end by then.
     """
     lines = ["{", f"echo $$ >{shlex.quote(run.directory)}/session", *[': >"$0"'] * bool(command.env)]
+    return "\n".join([*lines, execute(command), "}\n"])
+
+
+def execute(command: Command) -> str:
+    """Return shell lines that set a command's environment, change into its directory, and become it."""
+    lines = list[str]()
     for name, value in command.env.items():
         if name in {env.RUN_ID, env.RUN_HOME}:
-            continue  # the runner sets them
+            continue  # the caller sets them
         if not VARIABLE_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
         lines.append(f"export {name}={shlex.quote(value)}")
     if command.cwd != ".":
-        lines.append(f"cd -- {shlex.quote(command.cwd)} || exit {NO_DIRECTORY}")
-    return "\n".join([*lines, f"exec {shlex.join(command.argv)}", "}\n"])
+        problem = f"tpux: {command.cwd} is not there{command.way_out}"
+        fails = f"{{ echo {shlex.quote(problem)} >&2; exit {NO_DIRECTORY}; }}"
+        lines.append(f"cd -- {shlex.quote(command.cwd)} || {fails if command.beside else f'exit {NO_DIRECTORY}'}")
+    return "\n".join([*lines, f"exec {shlex.join(command.argv)}"])
 
 
 def _report(

@@ -136,7 +136,7 @@ for path in "${files[@]}"; do
     if [[ $found ]]; then
         name=${found#./}
         printf "the program has made %s where the code has %s: %q; " "$is" "$wanted" "$name"
-        printf "rename or remove it: tpux exec %s --worker %s -- mv %q %q\n" "$1" "$2" "$3/$name" "$3/$name.old"
+        printf "rename or remove it: tpux exec %s --host --worker %s -- mv %q %q\n" "$1" "$2" "$3/$name" "$3/$name.old"
         exit 1
     fi
 done

@@ -58,8 +58,8 @@ def clean_up(job: Job, config: Section | None) -> Steps:
 @hookimpl
 def run(command: Command, config: Section | None) -> Command:
     """Wrap the command, so that it runs in the environment, or not at all if the environment cannot be activated."""
-    name = _conda_section(config).name
-    return replace(command, argv=("bash", "-c", scripts.ACTIVATE, "tpux-conda", name, *command.argv))
+    given = (_conda_section(config).name, command.way_out, *command.argv)
+    return replace(command, argv=("bash", "-c", scripts.ACTIVATE, "tpux-conda", *given))
 
 
 def _uncopied_files(file: Path) -> Iterator[tuple[int, str]]:

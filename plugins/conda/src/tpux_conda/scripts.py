@@ -323,8 +323,8 @@ rm -f "$file" "$requirements"
 ACTIVATE = (
     FIND_CONDA
     + """
-name=$1
-shift
+name=$1 way_out=$2
+shift 2
 activate() {
     find_conda || return
     case $kind in
@@ -333,7 +333,7 @@ activate() {
     esac && eval "$hook" && "$kind" activate "$name" && [ -d "$CONDA_PREFIX/conda-meta" ]
 }
 if ! activate; then
-    echo "tpux: cannot activate the environment $name; the command was not run" >&2
+    echo "tpux: cannot activate the environment $name; the command was not run$way_out" >&2
     exit 127
 fi
 exec "$@"

@@ -73,8 +73,12 @@ def run(job: Job, command: Command, config: Section | None, worker: Worker) -> C
     """Wrap the command, so that it runs in a container that lives as long as the run."""
     container = Container(job, _section(config), worker)
     variables = container.variables(command)
+    if command.beside:
+        sent = scripts.sent(variables)
+        argv = ("bash", "-c", scripts.ENTER, "tpux-docker", *container.enter_arguments(command, len(sent)))
+        return replace(command, argv=argv, env={**sent, RUN_HOME: command.env.get(RUN_HOME, "")}, cwd=".")
     # Beside those of the client: HOME, PATH or LD_LIBRARY_PATH of the container must not be docker's own.
-    sent = {f"{scripts.SENT}{index}": f"{name}={value}" for index, (name, value) in enumerate(variables.items())}
+    sent = scripts.sent(variables)
     grace = job.command.grace_period
     stop = sh(scripts.STOP, may_fail=True, timeout=grace + STOP_MARGIN, name=container.name, grace=max(1, round(grace)))
     return replace(

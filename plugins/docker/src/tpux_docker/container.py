@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tpux import Command, Job, Worker
-from tpux_docker.scripts import INIT
+from tpux_docker.scripts import HOLD, INIT
 from tpux_docker.section import DockerSection, is_ignored
 
 # Devices and privileges that libtpu needs (memlock: for the VFIO devices of v5e and v6e), the workers' own network, and
@@ -60,7 +60,8 @@ class Container:
         """
         given = {**self.job.job.environment, **self.job.command.env}
         own = {name: value for name, value in self.section.env_vars.items() if name not in given}
-        return {_RUN_MARKERS.get(name, name): value for name, value in {**command.env, **own}.items()}
+        markers = {} if command.beside else _RUN_MARKERS
+        return {markers.get(name, name): value for name, value in {**command.env, **own}.items()}
 
     def run_arguments(self, command: Command, variables: int) -> list[str]:
         """Return the arguments of `scripts.RUN`: none is a secret.
@@ -72,16 +73,31 @@ class Container:
         mark = f"{command.script}.mark"
         program = ("bash", "-c", INIT, "tpux-docker", mark, *command.argv)
         made = (str(len(command.directories)), *command.directories)
-        return [self.name, self.label, str(variables), mark, *made, *self._arguments(command, program, mark)]
+        files = (f"--mount={_bind(command.script, 'readonly')}", f"--mount={_bind(mark)}")
+        names = (f"--name={self.name}", f"--label={self.label}")
+        return [self.name, self.label, str(variables), mark, *made, *self._arguments(command, program, names, files)]
 
-    def _arguments(self, command: Command, program: tuple[str, ...], mark: str) -> list[str]:
-        """Return the arguments of `docker`.
+    def enter_arguments(self, command: Command, variables: int) -> list[str]:
+        """Return the arguments of `scripts.ENTER`: none is a secret.
 
         Args:
-            command: the command to run; its script, its directory, its output directories and those that it names are
-                mounted.
+            command: the command to run beside the program.
+            variables: how many variables are sent into the container.
+        """
+        arguments = self._arguments(command, ("bash", "-c", HOLD))
+        made = (str(len(command.directories)), *command.directories)
+        return [self.name, str(variables), str(len(command.argv)), *command.argv, *made, *arguments]
+
+    def _arguments(
+        self, command: Command, program: tuple[str, ...], names: tuple[str, ...] = (), files: tuple[str, ...] = ()
+    ) -> list[str]:
+        """Return the arguments of `docker run`.
+
+        Args:
+            command: the command to run; its directory, its output directories and those that it names are mounted.
             program: what the container runs.
-            mark: the file that it empties.
+            names: options that name the container.
+            files: options that mount the files of its run.
         """
         home = command.env.get("TPUX_RUN_HOME", "")
         mounts = [_in_home(mount, home) for mount in self.section.mount_dirs]
@@ -91,12 +107,11 @@ class Container:
         own = [path for path in wanted if path and path not in targets]
         workdir = directory or self.section.workdir
         return [
-            *("run", "--interactive", "--rm", "--log-driver=none", f"--name={self.name}", f"--label={self.label}"),
+            *("run", "--interactive", "--rm", "--log-driver=none", *names),
             *_options(self.section.flags),
             *(f"--volume={mount}" for mount in mounts),
             *(f"--mount={_bind(path)}" for path in dict.fromkeys(own)),
-            f"--mount={_bind(command.script, 'readonly')}",
-            f"--mount={_bind(mark)}",
+            *files,
             *([f"--workdir={workdir}"] if workdir else []),
             self.section.image,
             *program,

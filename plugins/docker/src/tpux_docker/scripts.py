@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tpux import Sh, sh
 from tpux_worker_tools import apt
 
 SENT = "TPUX_DOCKER_VARIABLE_"
 """The variables that hold NAME=VALUE for the container begin with this, then their number."""
+
+
+def sent(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that hold these for the container."""
+    return {f"{SENT}{index}": f"{name}={value}" for index, (name, value) in enumerate(variables.items())}
+
 
 # Sets docker to the command that may be used here, or problem to why there is none. Whoever was added to the group
 # docker after the connection was opened is not in it, so sudo is tried too.
@@ -271,6 +279,59 @@ fi
 exit "$code"
 """.replace("@SENT@", SENT).replace("@NOT_STARTED@", NOT_STARTED)
 )
+
+# Run by Bash beside the container, for a command beside the program: $1 is the name of the program's container, $2 the
+# number of variables, $3 that of the words of the command, which follow; then as above. If the program does not run,
+# the command gets a container of its own, which ends with this script: its stdin is then closed. The variables are in a
+# file for docker, quoted: it takes one line for each, in UTF-8. The command's processes have the marks of its run.
+ENTER = (
+    _FIND_DOCKER
+    + """
+name=$1 count=$2
+command=("${@:4:$3}")
+shift "$((3 + $3))"
+directories=("${@:2:$1}")
+shift "$((1 + $1))"
+PATH=$PATH:/usr/local/bin:/usr/bin:/bin HOME=$TPUX_RUN_HOME
+if ! find_docker; then
+    explain >&2
+    echo 'tpux: docker cannot be used; the command was not run@WAY_OUT@' >&2
+    exit 126
+fi
+umask 077
+private=$(mktemp -d) || exit 126
+trap 'rm -rf "$private"' EXIT
+trap 'exit 143' HUP TERM
+if [ "$($docker inspect --format '{{.State.Running}}' "$name" 2>/dev/null)" != true ]; then
+    for directory in "${directories[@]}"; do
+        (umask 022 && mkdir -p -- "$directory") || exit 126
+    done
+    name=$name-exec-$$
+    mkfifo "$private/stdin" "$private/ready" || exit 126
+    $docker run --name="$name" "${@:2}" <"$private/stdin" >"$private/ready" &
+    exec 3>"$private/stdin"
+    if ! read -r ready <"$private/ready"; then
+        echo "tpux: no container could be started for the command; it was not run@WAY_OUT@" >&2
+        exit 126
+    fi
+fi
+(
+    export LC_ALL=C
+    for ((index = 0; index < count; index++)); do
+        variable=@SENT@$index
+        printf '%s=%q\\n' "$variable" "${!variable}"
+    done
+) >"$private/variables"
+terminal=
+[ ! -t 0 ] || terminal="--tty --env=TERM=$TERM"
+import='for sent in ${!@SENT@*}; do eval "export ${!sent}"; unset "$sent"; done; unset sent; exec "$@"'
+$docker exec --interactive $terminal --env-file="$private/variables" "$name" \\
+    bash -c "$import" tpux-docker "${command[@]}" 3>&-
+exit $?
+""".replace("@SENT@", SENT).replace("@WAY_OUT@", " (--host does without it)")
+)
+# What a container runs in which only commands beside the program run.
+HOLD = "echo ready; read -r"
 
 # Run by Bash in the container, as its first process; $1 is the mark, the other arguments are the program. It passes
 # SIGTERM on, once, to all processes, as a stop does outside of containers; and it ends the container when the client

@@ -55,16 +55,17 @@ RUNTIME = f"""#!/usr/bin/env python3
 import json, os, sys
 ALL = ["CAP_" + name.upper() for name in {CAPABILITIES.split()}]
 arguments = sys.argv[1:]
-for option, bundle in zip(arguments, arguments[1:]):
-    if option == "--bundle":
+for option, path in zip(arguments, arguments[1:]):
+    if option in ("--bundle", "--process"):  # of a container, and of a further process in it
         with open("/proc/self/status") as status:
             bound = int(next(line for line in status if line.startswith("CapBnd")).split()[1], 16)
-        with open(os.path.join(bundle, "config.json"), "r+") as file:
+        with open(os.path.join(path, "config.json") if option == "--bundle" else path, "r+") as file:
             config = json.load(file)
-            sets = config["process"]["capabilities"]
+            process = config.get("process", config)
+            sets = process["capabilities"]
             sets |= {{kind: [name for name in names if bound >> ALL.index(name) & 1] for kind, names in sets.items()}}
             if not bound >> ALL.index("CAP_SYS_RESOURCE") & 1:
-                config["process"].pop("rlimits", None)
+                process.pop("rlimits", None)
             file.seek(0)
             file.truncate()
             json.dump(config, file)

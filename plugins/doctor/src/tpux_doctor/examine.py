@@ -65,7 +65,7 @@ def diagnose_machines(connection: JobConnection, workers: Sequence[Worker]) -> l
         if isinstance(answer, TpuxError):
             unreachable = isinstance(answer, HostUnreachableError)
             message = ("it does not answer: " if unreachable else "") + answer.message
-            hint = answer.hint or f"try a command there: tpux exec {connection.name} --worker {index} uptime"
+            hint = answer.hint or f"try a command there: tpux exec {connection.name} --host --worker {index} uptime"
             found.append(Examined(index, Finding("error", message, hint=hint)))
             continue
         reachable.append(connection.worker(index))
@@ -148,15 +148,15 @@ def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
     for resource in facts.resources():
         hint = ""
         if resource.level == "warning" and resource.where == "memory":
-            hint = f"see what uses it: tpux exec {name} -- ps aux --sort=-rss"
+            hint = f"see what uses it: tpux exec {name} --host -- ps aux --sort=-rss"
         elif resource.level == "warning":
             at = shlex.quote(resource.where.removeprefix("disk "))
-            hint = f"see what takes the space: tpux exec {name} -- du -xhd1 {at}"
+            hint = f"see what takes the space: tpux exec {name} --host -- du -xhd1 {at}"
         found.append(Finding("warning" if hint else "ok", resource.message, hint=hint))
     for mount in facts.mounts:
         text = f"mount {mount.at} ({mount.type}): {mount.problem or 'it answers'}"
         unmount = "fusermount -uz" if mount.is_fuse else "sudo umount -l"
-        remedy = f"unmount it: tpux exec {name} -- {unmount} {shlex.quote(mount.at)}{repair}"
+        remedy = f"unmount it: tpux exec {name} --host -- {unmount} {shlex.quote(mount.at)}{repair}"
         hint = remedy if mount.problem else ""
         found.append(Finding("error" if mount.problem else "ok", text, hint=hint))
     return found

@@ -7,6 +7,7 @@ Source: "About OS Login", Compute Engine documentation, and the OS Login API v1 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ while :; do
     [ -n "$etag" ] || exit 1
 done
 """
+MAX_PORT = 65535
 Details = dict[str, str]
 """The details of a worker, for the transport."""
 
@@ -80,7 +82,9 @@ def published_or_nothing(context: RequestContext, node: Node) -> list[Details]:
 
 
 def published_by(context: RequestContext, node: Node) -> list[Details]:
-    """Return what each worker has published: its host keys, one `TYPE KEY` per line, and the name of its VM.
+    """Return what each worker has published: its host keys, its VM's name, and the port of its SSH server.
+
+    The host keys are one `TYPE KEY` per line; the port is the guest attribute `ssh/port`.
 
     Raises:
         CloudError: the call failed.
@@ -96,7 +100,13 @@ def _details(attributes: Mapping[tuple[str, str], str], location: Location) -> D
     keys = sorted((kind, key) for (namespace, kind), key in attributes.items() if namespace == "hostkeys")
     names = [name for (_, key), name in attributes.items() if key == "hostname"]  # where gcloud looks for it
     instance = {"instance": names[0], "project": location.project, "zone": location.zone} if names else {}
-    return {**({"host_keys": "\n".join(f"{kind} {key}" for kind, key in keys)} if keys else {}), **instance}
+    port = attributes.get(("ssh", "port"), "")  # by an emulator, or a startup script that has moved the SSH server
+    published = {"port": port} if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and int(port) <= MAX_PORT else {}
+    return {
+        **({"host_keys": "\n".join(f"{kind} {key}" for kind, key in keys)} if keys else {}),
+        **instance,
+        **published,
+    }
 
 
 def add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:

@@ -1,8 +1,9 @@
-"""`tpux cp`: copy a file to or from a job's workers."""
+"""`tpux cp`: copy files and directories to or from a job's workers."""
 
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tpux.api.machines import OpenHost
 
 app = api.new_app()
+_SHOWN = 5
 
 # Prints `directory` if the path is one; else which part of the path is no directory, if one that exists is not.
 _EXAMINE = """
@@ -38,14 +40,26 @@ class _Remote(NamedTuple):
     job: str
     path: str
 
+    @property
+    def text(self) -> str:
+        return f"{self.job}:{self.path}"
 
-@app.command(epilog="Example: tpux cp 12:train.log .   or: tpux cp data.csv 12:~/data/ --worker 0-3")
+
+@app.command(
+    epilog="Example: tpux cp 12:train.log .   or: tpux cp data.csv 12:~/data/ --worker 0-3"
+    "\n\nExample: tpux cp -r 12:out results"
+)
 def cp(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, or JOB:PATH on the job's workers.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file or directory, or JOB:PATH on the job's workers.")
+    ],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy: JOB:PATH, or a file or directory here.")],
     worker: OnlyWorkers = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Copy directories with all that is in them; links stay links.")
+    ] = False,
 ) -> None:
-    """Copy a file to all workers of a job, or from its first one.
+    """Copy a file or, with -r, a directory to all workers of a job, or from its first one.
 
     A relative PATH starts where the program does: in the directory of its code, or in the worker's home directory if
     the job has no section code; ~/PATH starts in the home directory. From several workers (--worker), each copy is in a
@@ -53,9 +67,9 @@ def cp(
     """
     start, end = _remote(source), _remote(target)
     if isinstance(start, _Remote) and isinstance(end, Path):
-        _download(start, end, worker, into=target.endswith("/"))
+        _download(start, end, worker, into=target.endswith("/"), recursive=recursive)
     elif isinstance(start, Path) and isinstance(end, _Remote):
-        _upload(start, end, worker)
+        _upload(start, end, worker, recursive=recursive)
     else:
         raise UsageError("one of the two must be JOB:PATH, the other a path here", hint="tpux cp 12:train.log .")
 
@@ -83,11 +97,15 @@ def _full_path(path: str, connection: JobConnection, worker: Worker) -> str:
     return path if directory == "." else f"{directory}/{path}"
 
 
-def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
+def _upload(file: Path, target: _Remote, worker: list[str] | None, *, recursive: bool) -> None:
     from tpux import sh
+    from tpux_shell.directories import pack, upload_directory
 
-    if not file.is_file():
-        raise UsageError(f"{file} is not a file", hint="put the files of a directory into an archive first (tar)")
+    is_directory = file.is_dir()
+    if is_directory and not recursive:
+        raise UsageError(f"{file} is a directory", hint=f"tpux cp -r {shlex.join([str(file), target.text])}")
+    if not is_directory and not file.is_file():
+        raise UsageError(f"{file} is not a file")
     connection = api.workers(target.job)
     workers = select_workers(connection, worker)
 
@@ -97,48 +115,77 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
         if blocking:
             raise _not_a_directory(connection, host.worker, blocking)
         if target.path.endswith("/") or kind == "directory":
-            path = f"{path.rstrip('/')}/{file.name}"
-        host.put(file, path, file.stat().st_mode & 0o777)
+            path = f"{path.rstrip('/')}/{file.resolve().name if is_directory else file.name}"
+        if is_directory:
+            upload_directory(host, archive, path)
+        else:
+            host.put(file, path, file.stat().st_mode & 0o777)
 
-    _report(connection.each(workers, put), f"{file} copied to")
+    with tempfile.TemporaryDirectory(prefix="tpux-cp-") as directory:
+        archive = Path(directory) / "archive"
+        if is_directory:
+            pack(file, archive)
+        _report(connection.each(workers, put), f"{file} copied to")
 
 
 def _not_a_directory(connection: JobConnection, worker: Worker, path: str) -> TpuxError:
     rename = shlex.join(
-        ["tpux", "exec", connection.name, "--worker", str(worker.index), "--", "mv", path, f"{path}.old"]
+        ["tpux", "exec", connection.name, "--host", "--worker", str(worker.index), "--", "mv", path, f"{path}.old"]
     )
     return TpuxError(f"{path} is not a directory", hint=f"copy to another path, or rename it: {rename}")
 
 
-def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: bool) -> None:
-    """Copy a file from workers; `into` is set if the target is a directory, which may have to be created."""
+def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: bool, recursive: bool) -> None:
+    """Copy a file or a directory from workers.
+
+    Args:
+        source: what to copy.
+        target: the copy.
+        worker: which workers, the first one by default.
+        into: the target is a directory, which may have to be created.
+        recursive: directories are copied.
+    """
+    from tpux_shell.directories import download_directory
+
     connection = api.workers(source.job)
     workers = select_workers(connection, worker or ["0"])
-    name = Path(source.path).name
+    name = "" if source.path == "~" else Path(source.path).name
     into = into or len(workers) > 1
     if into and target.exists() and not target.is_dir():
         raise UsageError(f"{target} is not a directory")
 
     def get(host: OpenHost) -> None:
         path = _full_path(source.path, connection, host.worker)
-        _require_file(host, path)
+        is_directory = _find(host, path) == "directory"
+        if is_directory and not recursive:
+            again = shlex.join([source.text, str(target)])
+            raise TpuxError(f"{path} is a directory", hint=f"tpux cp -r {again}")
         local = target / name if into or target.is_dir() else target
         if len(workers) > 1:
             local = target / f"worker-{host.worker.index}" / name
         if into:
             local.parent.mkdir(parents=True, exist_ok=True)
-        host.get(path, local)
+        if not is_directory:
+            host.get(path, local)
+        elif left_out := download_directory(host, path, local):
+            names = ", ".join(left_out[:_SHOWN]) + (", ..." if len(left_out) > _SHOWN else "")
+            api.say(f"worker {host.worker.index}: not copied, because it leads out of {path} or is no file: {names}")
 
     _report(connection.each(workers, get), f"{source.path} copied from")
 
 
-def _require_file(host: OpenHost, path: str) -> None:
+def _find(host: OpenHost, path: str) -> str:
+    """Return "directory" if a path is one, "" if it is a file.
+
+    Raises:
+        TpuxError: it is neither.
+    """
     from tpux import sh
 
     found = host.run(sh("if [ -d {path} ]; then echo directory; else test -f {path}; fi", path=path).script)
-    if not found.ok or found.text:
-        problem = "is a directory" if found.text else "does not exist"
-        raise TpuxError(f"{path} {problem}; only files are copied")
+    if not found.ok:
+        raise TpuxError(f"{path} does not exist, or is neither a file nor a directory")
+    return found.text
 
 
 def _report(answers: Mapping[int, TpuxError | None], what: str) -> None:

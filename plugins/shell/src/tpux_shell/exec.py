@@ -15,6 +15,8 @@ from tpux.api.options import DURATION, JobArg, Json, OnlyWorkers, select_workers
 from tpux.api.text import worker_prefix
 
 app = api.new_app()
+_NOT_STARTED = {126, 127}
+"""Exit codes of a command that was not started: no directory, environment or program of that name."""
 
 
 class _Exec(typer.core.TyperCommand):
@@ -39,7 +41,8 @@ class _Exec(typer.core.TyperCommand):
 
 @app.command(
     cls=_Exec,
-    epilog="Example: tpux exec 12 ls -la\n\nExample: tpux exec 12 --worker 0-3 'cd src && git log -1'",
+    epilog="Example: tpux exec 12 python -c 'import jax; print(jax.__version__)'"
+    "\n\nExample: tpux exec 12 --worker 0-3 'ls out | wc -l'\n\nExample: tpux exec 12 --host df -h",
 )
 def exec(  # noqa: A001
     job: JobArg,
@@ -48,6 +51,10 @@ def exec(  # noqa: A001
         typer.Argument(metavar="COMMAND...", help="A shell script, or a program and its arguments."),
     ],
     worker: OnlyWorkers = None,
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="In the home directory of the bare machine, outside of the job's environment."),
+    ] = False,
     json: Json = False,
     timeout: Annotated[
         float,
@@ -56,9 +63,10 @@ def exec(  # noqa: A001
         ),
     ] = 3600,
 ) -> None:
-    """Run a command in the home directory of a job's workers, or of a TPU's without a job, by its name.
+    """Run a command on a job's workers where its program runs: in the directory of its code, and in its environment.
 
-    Options of tpux come before the command.
+    While the program runs in a container, so does the command; without a section code or an environment, and on a TPU
+    without a job, named by its name, it runs in the home directory. Options of tpux come before the command.
 
     Each line is prefixed with its worker's number. The exit code is the highest one; 124 after the timeout, 255 for an
     unreachable worker.
@@ -66,14 +74,19 @@ def exec(  # noqa: A001
     from tpux_shell.run import RemoteCommand, worst
 
     connection = api.workers(job, or_machines=True)
+    beside = not host and not connection.machines
     script = command[0] if len(command) == 1 else shlex.join(command)
-    running = RemoteCommand(connection, select_workers(connection, worker), script, timeout)
+    running = RemoteCommand(connection, select_workers(connection, worker), script, timeout, beside=beside)
     outcomes = running.run(lambda _, __: None) if json else running.run(_print)
     for index, outcome in outcomes.items():
         if outcome.problem:
             api.say(f"worker {index}: {outcome.problem}")
         elif outcome.code:
             api.say(f"worker {index} exited with {outcome.code}")
+    if beside and any(outcome.code in _NOT_STARTED for outcome in outcomes.values()):
+        api.say(
+            f"hint: it ran where the job's program does; on the bare machine: tpux exec {connection.name} --host ..."
+        )
     if json:
         api.emit([{"worker": index, **outcome.to_json()} for index, outcome in outcomes.items()])
     raise typer.Exit(worst(outcomes))

@@ -41,15 +41,18 @@ class RemoteCommand:
     Args:
         connection: the job's machines.
         workers: which workers.
-        script: runs in the home directory.
+        script: the script.
         timeout: seconds after which it is terminated.
+        beside: it runs where the job's program runs, and not in the home directory.
     """
 
-    def __init__(self, connection: JobConnection, workers: Sequence[Worker], script: str, timeout: float) -> None:
+    def __init__(
+        self, connection: JobConnection, workers: Sequence[Worker], script: str, timeout: float, *, beside: bool
+    ) -> None:
         self._connection = connection
         self._workers = workers
         self._timeout = timeout
-        self._script = connection.script(script)
+        self._script = connection.script(script, beside=beside)
         self._listener_lock = threading.Lock()
         self._listener_failed = False
         self._ended: SimpleQueue[Future[Outcome]] = SimpleQueue()

@@ -188,17 +188,22 @@ class SshHost:
         try:
             yield
         except TimeoutError as error:
-            self.close()
-            raise self._unreachable(f"no response within {timeout:g} s") from error
+            raise self._lost(f"no response within {timeout:g} s") from error
         except CONNECTION_ERRORS as error:
-            self.close()
-            raise self._unreachable(
-                f"connection lost: {plain_reason(error) if str(error) else 'closed by the server'}"
-            ) from error
+            reason = plain_reason(error) if str(error) else "closed by the server"
+            raise self._lost(f"connection lost: {reason}") from error
         except BaseException:
             # The shell would return this script's reply to the next request.
             self.close()
             raise
+
+    def _lost(self, message: str) -> HostUnreachableError:
+        """Close the connection, and return the error with what the server has said."""
+        from tpux_ssh.server_text import it_said
+
+        said = it_said(self._connection.transport) if self._connection is not None else ""
+        self.close()
+        return self._unreachable(f"{message}{said}")
 
     def _transport(self) -> Transport:
         self.open()

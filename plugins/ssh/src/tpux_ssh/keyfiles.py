@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -39,13 +40,41 @@ def inspect_key(path: Path) -> KeyFile:
         mode, content = path.stat().st_mode & 0o777, path.read_bytes()
     except OSError as error:
         raise KeyFileError(f"cannot read the key {path}: {error.strerror}") from error
+    if kind := _kind_of_another(path, content):  # before the mode: a public key may be readable by others
+        raise KeyFileError(f"{path} is {kind}")
     if mode & 0o077:  # OpenSSH rejects these too: "UNPROTECTED PRIVATE KEY FILE"
         raise KeyFileError(f"the private key {path} is readable by others (mode {mode:o}): run chmod 600 {path}")
-    if b"PRIVATE KEY-----" not in content:
-        is_public = content.startswith((b"ssh-", b"ecdsa-"))
-        detail = ": it is a public key; use the file without .pub" if is_public else ""
-        raise KeyFileError(f"{path} is not a private key{detail}")
     return KeyFile(_is_encrypted(content))
+
+
+def is_private_key(content: bytes) -> bool:
+    """Return True if a file contains a private key in a format of OpenSSH."""
+    return re.match(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----", content) is not None
+
+
+def _kind_of_another(path: Path, content: bytes) -> str:
+    """Return what a file is that contains no private key, and what to use; "" if it contains one.
+
+    Sources: sshd(8) for lines of public keys, RFC 4716 for `SSH2 PUBLIC KEY`, PuTTY's documentation, appendix C.
+    """
+    if is_private_key(content):
+        return ""
+    if content.startswith(b"PuTTY-User-Key-File-"):
+        made = path.with_suffix("") if path.suffix == ".ppk" else path.with_name(f"{path.name}.openssh")
+        return f"a key of PuTTY: convert it with puttygen {path} -O private-openssh -o {made}, and use {made}"
+    private = path.with_suffix("") if path.suffix == ".pub" else None
+    use = f"use {private}" if private is not None and private.exists() else "use the file of the private key"
+    lines = [line for line in content.splitlines() if line.strip() and not line.startswith(b"#")]
+    kind = lines[0].split()[0] if lines else b""
+    if b"-cert-v" in kind:
+        return f"a certificate of a public key: {use}"
+    if kind.startswith((b"ssh-", b"ecdsa-", b"sk-")) or re.match(rb"-----? ?BEGIN [A-Z0-9 ]*PUBLIC KEY", content):
+        return f"a public key: {use}"
+    if content.startswith(b"-----BEGIN CERTIFICATE"):
+        return f"a certificate: {use}"
+    if content.lstrip().startswith(b"{"):
+        return "a JSON file, such as a key of a service account: use the file of an SSH private key"
+    return "not a private key" if content.strip() else "not a private key: it is empty"
 
 
 def _is_encrypted(content: bytes) -> bool:

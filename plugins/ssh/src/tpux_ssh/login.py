@@ -24,7 +24,9 @@ from tpux_ssh.algorithms import set_preferred_order
 from tpux_ssh.authentication import KeyAuth, KeysRejectedError
 from tpux_ssh.connection import HandshakeDroppedError
 from tpux_ssh.host_keys import HostKeys
+from tpux_ssh.plain_text import printable
 from tpux_ssh.routes import RouteStream
+from tpux_ssh.server_text import ListeningPacketizer, it_said
 
 HANDSHAKE_SLOTS = threading.BoundedSemaphore(32)
 """Limits concurrent logins in this process: with more, each is slower, until some time out."""
@@ -92,8 +94,9 @@ def _log_in(sock: RouteStream, target: Target, auth: KeyAuth, host_keys: HostKey
         connection.open()
     except Exception as error:
         timed_out = time.monotonic() - began > timeout * 0.9
+        said = it_said(client.get_transport())
         _abort(client.get_transport())
-        raise _login_error(error, target, host_keys, timeout if timed_out else None) from error
+        raise _login_error(error, target, host_keys, timeout if timed_out else None, said) from error
     connection.transport.set_keepalive(KEEPALIVE_INTERVAL)
     # With paramiko's default, an idle connection wakes up ten times a second.
     sock.settimeout(5.0)
@@ -134,7 +137,9 @@ def _abort(transport: Transport | None) -> None:
         transport.close()
 
 
-def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout: float | None) -> Exception:
+def _login_error(
+    error: Exception, target: Target, host_keys: HostKeys, timeout: float | None, said: str = ""
+) -> Exception:
     """Return the exception to raise for a failed login; `timeout` is the number of seconds if it timed out.
 
     Args:
@@ -142,6 +147,7 @@ def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout:
         target: the worker, or the jump host.
         host_keys: the keys that were expected.
         timeout: of the login in seconds, if it timed out; else None.
+        said: what the server has said, as `it_said` returns it.
     """
     if isinstance(error, HostUnreachableError):
         return error
@@ -150,19 +156,27 @@ def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout:
     if isinstance(error, TpuxError):
         return HostUnreachableError(f"{target}: {error.message}", where=error.where, hint=error.hint)
     if isinstance(error, KeysRejectedError):
-        return _rejected(target, error)
+        return _rejected(target, error, said)
     if not isinstance(error, (SSHException, EOFError, OSError)):
         return error
     if timeout is not None:
-        return _silent(target, timeout)
-    return HandshakeDroppedError(
-        f"{target}: connection lost during login: {plain_reason(error) if str(error) else 'closed by the server'}"
-    )
+        return _silent(target, timeout, said)
+    return HandshakeDroppedError(f"{target}: connection lost during login: {_reason(error)}{said}")
 
 
-def _silent(target: Target, timeout: float) -> HostUnreachableError:
+def _reason(error: Exception) -> str:
+    """Return why a login ended, without what the server has sent: `it_said` has that."""
+    text = str(error)
+    if not text or text.startswith("Error reading SSH protocol banner"):
+        return "closed by the server"
+    if text.startswith("Indecipherable protocol version"):
+        return "the server did not send an SSH version"
+    return printable(plain_reason(error))
+
+
+def _silent(target: Target, timeout: float, said: str = "") -> HostUnreachableError:
     return HostUnreachableError(
-        f"{target}: connected, but the SSH server did not respond for {timeout:g} s",
+        f"{target}: connected, but the SSH server did not respond for {timeout:g} s{said}",
         hint="the machine may be hung, or another service listens on this port",
     )
 
@@ -177,7 +191,7 @@ class _TrustOnFirstUse(MissingHostKeyPolicy):
 
 def _transport(sock: socket.socket, **options: object) -> Transport:
     del options  # SSHClient passes options that tpux does not use
-    transport = Transport(sock)
+    transport = Transport(sock, packetizer_class=ListeningPacketizer)
     set_preferred_order(transport)
     return transport
 
@@ -196,10 +210,10 @@ def _format_key(key: PKey) -> str:
     return f"{key.get_name()} {key.get_base64()}"
 
 
-def _rejected(target: Target, error: KeysRejectedError) -> HostUnreachableError:
+def _rejected(target: Target, error: KeysRejectedError, said: str) -> HostUnreachableError:
     tried = ", ".join(map(str, error.tried))
     command = f"ssh-copy-id -f -i {error.tried[0]}.pub -p {target.port} {target.user}@{target.host}"
     return HostUnreachableError(
-        f"{target}: the server rejected the keys {tried}",
+        f"{target}: the server rejected the keys {tried}{said}",
         hint=f"authorize one ({command}), or set ssh.private_key; the login user is job.remote_user",
     )

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
 from tpux import HostUnreachableError, plain_reason
 from tpux_ssh.address import Target
+from tpux_ssh.plain_text import printable
 
 if TYPE_CHECKING:
     from fabric import Connection  # type: ignore[import-untyped]
@@ -216,7 +217,7 @@ class TunnelRoute:
             return ""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return next((text for line in reversed(lines) if (text := printable(line))), "")
 
     def close(self) -> None:
         """End the program with all its processes."""

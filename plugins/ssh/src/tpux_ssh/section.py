@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from tpux import Job, Section
 from tpux.fields import Duration, LocalFile
 from tpux_ssh.address import parse_address
-from tpux_ssh.keyfiles import KeyFileError, inspect_key
+from tpux_ssh.keyfiles import KeyFileError, inspect_key, is_private_key, public_path
 
 
 def _private(path: Path, info: ValidationInfo) -> Path:
@@ -47,7 +47,19 @@ def _jump_host(address: str) -> str:
     return address
 
 
+def _public(path: Path, info: ValidationInfo) -> Path:
+    """Require that a file to be readable by all is no private key.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if (info.context or {}).get("check_files", True) and path.is_file() and is_private_key(path.read_bytes()):
+        raise ValueError(f"{path} is a private key: use {public_path(path)}")
+    return path
+
+
 PrivateKey = Annotated[LocalFile, AfterValidator(_private)]
+PublicKey = Annotated[LocalFile, AfterValidator(_public)]
 
 
 class Identity(Section):
@@ -55,7 +67,7 @@ class Identity(Section):
 
     private_key: PrivateKey
     """Private key file on this machine; copied to ~/.ssh/NAME on the workers with mode 600."""
-    public_key: LocalFile | None = None
+    public_key: PublicKey | None = None
     """Public key file on this machine; copied to ~/.ssh/NAME on the workers with mode 644."""
     config_entry: str = ""
     """Lines to add to the workers' ~/.ssh/config, such as a Host block with this IdentityFile."""
@@ -72,7 +84,7 @@ class SshSection(Section):
     """The public key of private_key, as in jobman's configs; not used, since the private key contains it."""
     tpu_private_key: PrivateKey | None = None
     """Private key to copy to the workers (jobman's key), also used to log in if private_key is not set."""
-    tpu_public_key: LocalFile | None = None
+    tpu_public_key: PublicKey | None = None
     """Public key that belongs to tpu_private_key."""
     between_workers: bool | None = None
     """Let the workers log in to each other, with a key pair generated for this job. By default, if the set-up copies

@@ -11,10 +11,12 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from paramiko import Channel, SSHException, Transport
 
 from tpux import Result
+from tpux_ssh.server_text import listening
 
 CONNECTION_ERRORS = (EOFError, SSHException, OSError, socket.timeout)
 """Exceptions that a lost connection raises. An unresponsive one raises TimeoutError."""
@@ -64,8 +66,8 @@ class Shell:
     def __init__(self, transport: Transport, timeout: float) -> None:
         self._channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=timeout)
         self._channel.settimeout(timeout)
+        self._output = _Output(self._channel)
         self._channel.exec_command(f"exec sh -c {shlex.quote(_REQUEST_LOOP)}")
-        self._started = False
 
     def run(
         self,
@@ -99,10 +101,11 @@ class Shell:
         body = script.encode(errors="surrogateescape") + marker.encode()
         self._channel.settimeout(idle or _SEND_TIMEOUT)
         own = " own" if prints_end else ""
-        send_all(self._channel, f"{len(body)} {size} {marker}{own}\n".encode() + body)
-        for chunk in stdin:
-            send_all(self._channel, chunk)
-        return self._read_reply(marker.encode(), time.monotonic() + timeout, idle or timeout)
+        with self._output.heard():
+            send_all(self._channel, f"{len(body)} {size} {marker}{own}\n".encode() + body)
+            for chunk in stdin:
+                send_all(self._channel, chunk)
+            return self._read_reply(marker.encode(), time.monotonic() + timeout, idle or timeout)
 
     def close(self) -> None:
         """Close the shell. Scripts that still run lose their output."""
@@ -115,13 +118,10 @@ class Shell:
             if remaining <= 0:
                 raise TimeoutError
             self._channel.settimeout(min(remaining, idle))
-            chunk = self._channel.recv(_RECV_SIZE)
-            if not chunk:
+            if (chunk := self._output.receive()) is None:
                 raise EOFError
             reply += chunk
-            if not self._started:
-                self._started = skip_startup_output(reply)
-            if self._started and (end := _find_end(reply, marker)) is not None:
+            if (end := _find_end(reply, marker)) is not None:
                 return Result(int(reply[end + len(marker) :]), bytes(reply[:end]))
 
 
@@ -163,11 +163,15 @@ def run_streaming(
     channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=opening)
     try:
         channel.settimeout(opening)
+        output = _Output(channel)
         channel.exec_command(_streaming_command(script))
-        send_all(channel, stdin)
-        channel.shutdown_write()
-        for chunk in _output(channel, deadline):
-            listen(chunk)
+        with output.heard():
+            send_all(channel, stdin)
+            channel.shutdown_write()
+            for chunk in _chunks(channel, output, deadline):
+                listen(chunk)
+            if not output.started:  # the exit code is that of a program in place of the script
+                raise EOFError
         if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         if (code := channel.recv_exit_status()) < 0:
@@ -195,22 +199,14 @@ class Stream:
         self._channel.exec_command(_streaming_command(script))
         self._channel.shutdown_write()
         self._channel.settimeout(0.0)
-        self._beginning = bytearray()
-        self._started = False
+        self._output = _Output(self._channel)
 
     def take(self) -> bytes | None:
         """Return what has arrived since the last call, None once the script or the connection has ended."""
         try:
-            piece = self._channel.recv(_RECV_SIZE)
+            return self._output.receive()
         except TimeoutError:  # nothing has arrived
             return b""
-        if not piece:
-            return None
-        if self._started:
-            return piece
-        self._beginning += piece
-        self._started = skip_startup_output(self._beginning)
-        return bytes(self._beginning) if self._started else b""
 
     def close(self) -> None:
         """Close the channel: the server closes the script's standard output."""
@@ -221,38 +217,69 @@ def _streaming_command(script: str) -> str:
     return f"exec sh -c {shlex.quote(_STREAMING_SCRIPT.format(script=script))}"
 
 
-def _output(channel: Channel, deadline: float) -> Iterator[bytes]:
+class _Output:
+    """The output of a script on a channel, without what the login shell's startup files print before it.
+
+    Attributes:
+        started: whether the script's first line has been received.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.started = False
+        self._channel = channel
+        self._beginning = bytearray()
+
+    def receive(self) -> bytes | None:
+        """Return what has arrived, which may be b"" before the script has started; None once it has ended.
+
+        Raises:
+            TimeoutError: nothing has arrived.
+        """
+        if not (piece := self._channel.recv(_RECV_SIZE)):
+            return None
+        if self.started:
+            return piece
+        self._beginning += piece
+        _, greeting, rest = self._beginning.partition(b"tpux-shell\n")
+        if not greeting:
+            return b""
+        self.started = True
+        if (heard := listening(self._channel.get_transport())) is not None:
+            heard.begin()
+        return bytes(rest)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """After an error, keep for its message what a program in place of the script has printed."""
+        try:
+            yield
+        except CONNECTION_ERRORS:
+            if not self.started and (heard := listening(self._channel.get_transport())) is not None:
+                self._channel.settimeout(0.0)
+                with suppress(TimeoutError):
+                    while self.receive() is not None:
+                        pass
+                errors = self._channel.recv_stderr(_RECV_SIZE) if self._channel.recv_stderr_ready() else b""
+                heard.output = bytes(self._beginning) + errors
+            raise
+
+
+def _chunks(channel: Channel, output: _Output, deadline: float) -> Iterator[bytes]:
     """Yield the output of a script until it ends."""
-    beginning, started = bytearray(), False
     while True:
         channel.settimeout(min(_POLL_INTERVAL, max(0.01, deadline - time.monotonic())))
         try:
-            chunk = channel.recv(_RECV_SIZE)
+            chunk = output.receive()
         except TimeoutError:
             if channel.exit_status_ready():
                 return  # a background process that the script started keeps the output open
             if time.monotonic() >= deadline:
                 raise
             continue
-        if not chunk:
+        if chunk is None:
             return
-        if not started:
-            beginning += chunk
-            started, chunk = skip_startup_output(beginning), bytes(beginning)
-        if started and chunk:
+        if chunk:
             yield chunk
-
-
-def skip_startup_output(reply: bytearray) -> bool:
-    """Remove what the login shell's startup files printed.
-
-    Returns:
-        True if the shell's first line has been received (and removed).
-    """
-    _, greeting, rest = reply.partition(b"tpux-shell\n")
-    if greeting:
-        reply[:] = rest
-    return bool(greeting)
 
 
 def send_all(channel: Channel, data: bytes) -> None:

@@ -54,7 +54,8 @@ def clean_up(job: Job, config: Section | None) -> Steps:
 @hookimpl
 def run(command: Command, config: Section | None) -> Command:
     """Wrap the command, so that it runs in the environment, or not at all if the environment cannot be activated."""
-    return replace(command, argv=("bash", "-c", ACTIVATE, "tpux-venv", _venv_section(config).directory, *command.argv))
+    given = (_venv_section(config).directory, command.way_out, *command.argv)
+    return replace(command, argv=("bash", "-c", ACTIVATE, "tpux-venv", *given))
 
 
 def _shown(job: Job) -> str:

@@ -317,11 +317,11 @@ rm -f "$settings" "$requirements"
 # Run by Bash, like the command: $1 is the path, the rest is the command. Activating an environment that was moved or
 # has no Python succeeds and leaves the system's Python in PATH, so the result is verified.
 ACTIVATE = """
-path=$1
-shift
+path=$1 way_out=$2
+shift 2
 case $path in "~") path=$HOME ;; "~/"*) path=$HOME/${path#"~/"} ;; /*) ;; *) path=$HOME/$path ;; esac
 if ! { . "$path/bin/activate" && [ "$VIRTUAL_ENV" -ef "$path" ] && [ -x "$path/bin/python" ]; }; then
-    echo "tpux: cannot activate the environment $path; the command was not run" >&2
+    echo "tpux: cannot activate the environment $path; the command was not run$way_out" >&2
     exit 127
 fi
 exec "$@"

@@ -80,10 +80,13 @@ def collect(
 def _read_run(
     job: Job, config: Section | None, attempt: Attempt, worker: Worker
 ) -> Generator[Step, Result, Mapping[str, JsonValue] | None]:
+    of_all = attempt.output_dir.removesuffix(f"/attempt-{attempt.number}")
+    numbers = range(attempt.number, min(job.attempt - job.stage, attempt.number) - 1, -1)
+    directories = [_directory(job, number, f"{of_all}/attempt-{number}", worker) for number in numbers]
     found = yield sh(
-        "python3 -c {reader} {directory}",
+        "python3 -c {reader} {directories}",
         reader=READER,
-        directory=_directory(job, attempt.number, attempt.output_dir, worker),
+        directories=directories,
         example=f"{MARKER}null",
         timeout=300,
     )
@@ -132,8 +135,8 @@ def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worke
         run: the run, as `read_run.py` has printed it.
         worker: the worker that has it.
     """
-    number, directory = int(job.id or 0), str(run["directory"])
-    sync = shlex.join([str(run["program"] or "wandb"), "sync", directory])
+    number, directories = int(job.id or 0), cast("list[str]", run["directories"])
+    sync = shlex.join([str(run["program"] or "wandb"), "sync", *directories])
     if section.base_url != WandbSection().base_url:
         sync = f"env WANDB_BASE_URL={shlex.quote(section.base_url)} {sync}"
     own = {**job.job.environment, **job.command.env}
@@ -141,12 +144,13 @@ def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worke
     take_key = f"key=$(cat ~/{KEY_FILE}) && rm ~/{KEY_FILE} && WANDB_API_KEY=$key"
     script = f"{take_key} {sync}" if needs_key else sync
     if run["program"]:
-        held = f"tpux exec {number} --worker {worker.index} -- {shlex.quote(script) if needs_key else script}"
+        held = f"tpux exec {number} --host --worker {worker.index} -- {shlex.quote(script) if needs_key else script}"
     else:  # the user's script may make one available
         held = f"{script} in tpux ssh {number} --worker {worker.index} with the program's environment active"
-    elsewhere = shlex.join(["wandb", "sync", directory])
+    elsewhere = shlex.join(["wandb", "sync", *directories])
+    where = "the directory is" if len(directories) == 1 else "the directories are"
     shown: dict[str, JsonValue] = {
-        "to upload it": f"{held} while the job holds its machines; elsewhere {elsewhere} where the directory is"
+        "to upload it": f"{held} while the job holds its machines; elsewhere {elsewhere} where {where}"
     }
     if needs_key:
         copy = f"tpux cp FILE {number}:~/{KEY_FILE} --worker {worker.index}"

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO, Dict, Iterator, List, Optional, Tuple, Union, cast
+from typing import BinaryIO, Dict, Iterable, Iterator, List, Optional, Tuple, Union, cast
 
 MARKER = "tpux-wandb "  # before the answer: the interpreter itself may write warnings before and after it
 BLOCK, HEADER = 32 * 1024, 7
@@ -142,8 +142,16 @@ def started(directory: Path) -> List[str]:  # noqa: UP006
     return found + [""] * (3 - len(found))
 
 
-def main(directory: Path) -> None:
+def offline(run_id: str, found: Iterable[Path]) -> List[str]:  # noqa: UP006
+    """Return the directories of a run that were written offline, each once, in the order of their start."""
+    each = {os.path.realpath(str(path)): path for path in found if path.name.endswith(f"-{run_id}")}
+    return [str(path) for path in sorted(each.values(), key=lambda path: path.name) if "offline-run-" in path.name]
+
+
+def main(directory: Path, *before: Path) -> None:
     """Print the program's run, else the newest one; null if there is none.
+
+    `directories` are those of its run that were written offline, also those of the attempts `before`.
 
     If that run has the exit code 0, `unfinished` has the ids of all other runs that have no exit code.
 
@@ -165,8 +173,10 @@ def main(directory: Path) -> None:
         if found["exit_code"] == 0:
             other_runs = [read(path) for path in sorted(paths) if path.name != newest.name]
             found["unfinished"] = [run["run_id"] for run in other_runs if run["exit_code"] is None]
+        left = [path for each in before for path in each.glob("wandb/offline-run-*")]
+        found["directories"] = offline(newest.stem[len("run-") :], [*map(Path, earlier), *left, newest.parent])
     sys.stdout.write(f"{MARKER}{json.dumps(found)}\n")
 
 
 if __name__ == "__main__":
-    main(Path.cwd() / sys.argv[1])
+    main(*(Path.cwd() / each for each in sys.argv[1:]))

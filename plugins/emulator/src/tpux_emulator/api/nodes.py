@@ -16,6 +16,7 @@ from tpux_emulator.protojson import JsonObject, Message
 
 # The fields that `updateMask` may name (reference of projects.locations.nodes.patch).
 _PATCHABLE = {"description", "tags", "labels", "metadata", "network_config.enable_external_ips", "data_disks"}
+_SSH_PORT = 22
 _UNPATCHABLE_STATES = (NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.DELETING)
 
 
@@ -189,12 +190,15 @@ def _get_guest_attributes(call: Call) -> JsonObject:
     if unknown := [worker for worker in ids if worker not in known]:
         raise invalid(f"Invalid worker id: {unknown[0]}", "worker_ids")
     selected = [known[worker] for worker in ids] if ids else record.workers
-    return {"guestAttributes": [_guest_attributes(worker, request.query_path or "") for worker in selected]}
+    port = call.cloud.backend.ssh_port or _SSH_PORT
+    return {"guestAttributes": [_guest_attributes(worker, request.query_path or "", port) for worker in selected]}
 
 
-def _guest_attributes(worker: WorkerRecord, query_path: str) -> JsonObject:
-    # The guest environment of Google's images publishes the host keys and the host name.
+def _guest_attributes(worker: WorkerRecord, query_path: str, ssh_port: int) -> JsonObject:
+    # The guest environment of Google's images publishes the host keys and the host name; the emulator publishes for
+    # tpux where its workers listen, if that is not where everybody expects it.
     published = {f"hostkeys/{kind}": key for kind, key in worker.host_keys.items()}
+    published |= {"ssh/port": str(ssh_port)} if ssh_port != _SSH_PORT else {}
     published |= {"hostname/hostname": worker.hostname, **worker.guest_attributes}
     items: list[JsonObject] = []
     for path, value in published.items():

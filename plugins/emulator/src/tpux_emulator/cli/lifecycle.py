@@ -44,8 +44,7 @@ def start(
         info = start_detached(directory, arguments)
         typer.echo(f"The emulator listens on {info['url']} (process {info['pid']}, log {directory.log}).")
         if info["workers"]:
-            key = "" if info["ssh_port"] == 22 else f"; configs need ssh: {{port: {info['ssh_port']}}}"
-            typer.echo(f"Its workers listen on SSH port {info['ssh_port']}{key}.")
+            typer.echo(f"Its workers listen on SSH port {info['ssh_port']}; tpux finds it by itself.")
         typer.echo('eval "$(tpux emulator env)" points gcloud and tpux at it.')
         return
     from tpux_emulator.cloud.scenario import load_scenario
