@@ -82,15 +82,20 @@ def short_ids(records: Sequence[Record]) -> str:
 
 
 def describe_jobs(records: Sequence[Record], *, releases: bool = False) -> str:
-    """Return a line for each job: its name, state, attempt and age, and what a release makes of its machines."""
-    return "\n".join(_describe_job(record, describe_release(record) if releases else "") for record in records)
+    """Return a line for each job: its name, state, attempt and age, and what its deletion does."""
+
+    def lost(record: Record) -> str:
+        files = record.directory / "collected"
+        return "; ".join(filter(None, [describe_release(record), f"deletes {files}" if files.is_dir() else ""]))
+
+    return "\n".join(_describe_job(record, lost(record) if releases else "") for record in records)
 
 
-def _describe_job(record: Record, machines: str) -> str:
+def _describe_job(record: Record, lost: str) -> str:
     state = record.refresh()
     attempt = f", attempt {state.attempt}" if state.attempt else ""
     age = format_duration(max(0.0, time.time() - state.created_at))
-    more = f"; {machines}" if machines else ""
+    more = f"; {lost}" if lost else ""
     return f"  job {short_id(state.id)} ({state.name}): {state.state}{attempt}, created {age} ago{more}"
 
 
