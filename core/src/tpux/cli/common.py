@@ -135,6 +135,12 @@ def summary(state: State) -> dict[str, JsonValue]:
     }
 
 
+def step_duration(state: State) -> str:
+    """Return for how long a set-up has been at the step that `why` names, to be appended to it; "" in other states."""
+    shown = state.state == "setting-up" and state.why
+    return f", for {format_duration(time.time() - state.updated_at)}" if shown else ""
+
+
 def describe_progress(progress: JsonValue) -> str:
     """Return the field `progress` of a job for people, "" if nothing is known."""
     from tpux.model.progress import Progress

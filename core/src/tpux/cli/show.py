@@ -24,6 +24,7 @@ from tpux.cli.common import (
     held_notice,
     new_app,
     short_id,
+    step_duration,
     summary,
 )
 from tpux.console import echo_painted, paint
@@ -169,7 +170,7 @@ def _describe_state(state: State) -> str:
     ended, count = len(state.endings), len(state.run.workers)
     if state.state == "running" and ended and not state.hint:  # else `why` says it
         why += f", ended on {'all' if ended == count else f'{ended} of {count}'} workers"
-    return f"{state.state}: {why}" if why else state.state
+    return f"{state.state}: {why}{step_duration(state)}" if why else state.state
 
 
 def _without(why: str, failure: Failure) -> str:
