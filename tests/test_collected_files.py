@@ -264,3 +264,15 @@ def test_a_stop_during_the_fetch_continues_it(tpux):
     [event] = tpux.events(job, "files-collected")
     assert [len(content) for content in files_in(event).values()] == [10_000_000]
     assert tpux.show(job)["state"] == "succeeded"
+
+
+def test_lost_machines_are_named_and_do_not_hold_the_job(tpux):
+    text = JOB.format(cmd="echo 1 >a; echo on; sleep 1000", patterns="[a]", accelerator="v4-8")
+    job = tpux.create(text, "watch.lost_after=1s")
+    tpux.until(lambda: b"on" in tpux.output_so_far(job))
+    machine = tpux.machines(job)
+    machine.rename(machine.with_name("gone"))
+    tpux("wait", job, code=100)
+    [event] = tpux.events(job, "files-collected")
+    assert (event["files"], len(event["missing"])) == (0, 1)
+    assert event["missing"][0].startswith("worker 0: ")
