@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpux.model.values import OutputFailureKind as OutputFailureKind
     from tpux.model.values import Pattern as Pattern
     from tpux.model.values import PythonVersion as PythonVersion
+    from tpux.model.values import Size as Size
 
 _MODULES = {
     "accelerators": "workers_of",
@@ -33,7 +34,7 @@ _MODULES = {
     "model.failures": "FailureKind",
     "model.program_output": "find_line",
     "model.sections": "Bucket",
-    "model.values": "Accelerator Duration LocalFile OutputFailureKind Pattern PythonVersion",
+    "model.values": "Accelerator Duration LocalFile OutputFailureKind Pattern PythonVersion Size",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)

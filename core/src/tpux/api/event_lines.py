@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
+from tpux.console import format_size
 from tpux.model import events
 from tpux.model.events import Event
 from tpux.model.failures import Failure
@@ -150,6 +151,21 @@ def _(event: events.AttemptTerminating) -> str:
 @describe_event.register
 def _(event: events.Collected) -> str:
     return f"{event.plugin} has read what the program left on worker {event.worker}"
+
+
+@describe_event.register
+def _(event: events.FilesCollected) -> str:
+    missing = f"; not fetched: {event.missing[0]}" if event.missing else ""
+    more = f" (and {len(event.missing) - 1} more)" if len(event.missing) > 1 else ""
+    return f"{describe_files(event)}{missing}{more}"
+
+
+def describe_files(event: events.FilesCollected) -> str:
+    """Return how many files were fetched after an attempt, and where they are."""
+    if not event.files:
+        return "no file collected"
+    noun = "file" if event.files == 1 else "files"
+    return f"{event.files} {noun} collected, {format_size(event.size)}, in {event.directory}"
 
 
 @describe_event.register

@@ -82,15 +82,20 @@ def short_ids(records: Sequence[Record]) -> str:
 
 
 def describe_jobs(records: Sequence[Record], *, releases: bool = False) -> str:
-    """Return a line for each job: its name, state, attempt and age, and what a release makes of its machines."""
-    return "\n".join(_describe_job(record, describe_release(record) if releases else "") for record in records)
+    """Return a line for each job: its name, state, attempt and age, and what its deletion does."""
+
+    def lost(record: Record) -> str:
+        files = record.directory / "collected"
+        return "; ".join(filter(None, [describe_release(record), f"deletes {files}" if files.is_dir() else ""]))
+
+    return "\n".join(_describe_job(record, lost(record) if releases else "") for record in records)
 
 
-def _describe_job(record: Record, machines: str) -> str:
+def _describe_job(record: Record, lost: str) -> str:
     state = record.refresh()
     attempt = f", attempt {state.attempt}" if state.attempt else ""
     age = format_duration(max(0.0, time.time() - state.created_at))
-    more = f"; {machines}" if machines else ""
+    more = f"; {lost}" if lost else ""
     return f"  job {short_id(state.id)} ({state.name}): {state.state}{attempt}, created {age} ago{more}"
 
 
@@ -128,6 +133,12 @@ def summary(state: State) -> dict[str, JsonValue]:
         "held_until": held_until(state),
         "why": state.why or (state.failure.evidence or state.failure.kind if state.failure else ""),
     }
+
+
+def step_duration(state: State) -> str:
+    """Return for how long a set-up has been at the step that `why` names, to be appended to it; "" in other states."""
+    shown = state.state == "setting-up" and state.why
+    return f", for {format_duration(time.time() - state.updated_at)}" if shown else ""
 
 
 def describe_progress(progress: JsonValue) -> str:

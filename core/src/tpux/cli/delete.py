@@ -49,7 +49,7 @@ def delete(
     name: OfName = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop jobs, release their machines, and remove their records and logs.
+    """Stop jobs, release their machines, and remove their records, logs and collected files.
 
     A record is removed only after the release of its machines has been confirmed. If that can only be waited for,
     because the cloud has not answered a request for machines, the supervisor waits and deletes the job then.

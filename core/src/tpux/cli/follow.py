@@ -39,6 +39,7 @@ def follow(
     since: int | None = 0,
     tail: int | None = None,
     after: float | None = None,
+    modules: bool = False,
 ) -> int:
     """Print a job's phases and output until it has ended.
 
@@ -50,13 +51,15 @@ def follow(
             line, and the events that follow.
         tail: how many lines of each worker's output so far are printed; None for all of the current attempt.
         after: only the output so far that was written after this time, in seconds since the epoch.
+        modules: print also the logs of the modules while the workers are set up.
 
     Returns:
         The exit code for the job's end; 1 after Ctrl-C, which leaves the job running.
     """
     job = short_id(record.id)
     try:
-        return _follow(store, record, workers, since, partial(Tail, lines=tail, after=after))
+        set_up = SetUpLogs(record, workers, tail, after) if modules else None
+        return _follow(store, record, workers, since, partial(Tail, lines=tail, after=after), set_up)
     except KeyboardInterrupt:
         end_interrupted_line()
         say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
@@ -74,6 +77,7 @@ def _follow(
     workers: Collection[int] | None,
     since: int | None,
     first_tail: Callable[[Path, int, bool], Tail],
+    set_up: SetUpLogs | None,
 ) -> int:
     tails: dict[tuple[int, int], Tail] = {}
     first = record.refresh().attempt
@@ -85,12 +89,12 @@ def _follow(
                 if (attempt, worker) not in tails:
                     path = record.output_log(attempt, worker)
                     tails[attempt, worker] = (first_tail if attempt == first else Tail)(path, worker, redraws)
+        if set_up is not None:
+            _print_lines(set_up.read(state))
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
         while output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
-            clear_live_line()
-            sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), output))
-            sys.stdout.buffer.flush()
+            _print_lines(output)
         latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
         status.update(latest.incomplete if latest and redraws else "")
         if state.ended and requests.has_finished(record):
@@ -98,6 +102,47 @@ def _follow(
             return EXIT_CODES[state.state]
     say("the job was deleted")
     return Exit.JOB_STOPPED
+
+
+def _print_lines(lines: list[bytes]) -> None:
+    if lines:
+        clear_live_line()
+        sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), lines))
+        sys.stdout.buffer.flush()
+
+
+class SetUpLogs:
+    """The logs of the modules, as they grow while workers are set up.
+
+    Args:
+        record: the job.
+        workers: the workers whose logs are read; None for all.
+        tail: how many lines that are there already are read of each; None for `SET_UP_LINES`.
+        after: only what is there that was written after this time.
+    """
+
+    def __init__(self, record: Record, workers: Collection[int] | None, tail: int | None, after: float | None) -> None:
+        self._record = record
+        self._workers = workers
+        self._tail = SET_UP_LINES if tail is None else tail
+        self._after = after
+        self._present = set(record.logs.glob("*_worker_*.log"))
+        self._tails: dict[Path, Tail] = {}
+
+    def read(self, state: State) -> list[bytes]:
+        """Return the lines that are new; the log of an earlier set-up is none of this one."""
+        sets_up = state.state == "setting-up"
+        for path in sorted(self._record.logs.glob("*_worker_*.log")) if sets_up else ():
+            module, _, worker = path.stem.rpartition("_worker_")
+            chosen = self._workers is None or int(worker) in self._workers
+            if chosen and path not in self._tails and path.stat().st_mtime >= state.since:
+                tail, after = (self._tail, self._after) if path in self._present else (None, None)
+                self._tails[path] = Tail(path, int(worker), lines=tail, after=after, module=module)
+        lines = [line for tail in self._tails.values() for line in tail.read(flush=not sets_up)]
+        if not sets_up and not lines:
+            self._present |= self._tails.keys()
+            self._tails.clear()
+        return lines
 
 
 def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None, request: int = 0) -> State | None:
@@ -122,6 +167,8 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
     return None if record.directory.is_dir() else record.state
 
 
+SET_UP_LINES = 10
+"""Lines of each module's log that are printed at first, if there are more."""
 REPORTED_DURATION = 1.0
 """Seconds from which on the duration of a phase is printed when it ends."""
 REMIND_INTERVAL = 60.0
@@ -143,12 +190,13 @@ class StatusLine:
         self._offset = record.offset if since is None else since
         self._line = ""
         self._phase = ""
-        self._since = 0.0
+        self._since = self._step_since = 0.0
         self._printed_at = time.monotonic()
         self._live = has_live_line()
         self._filter = RepetitionFilter(record.state.why if since is None else "")
         if since is None:
             self._phase, self._since = record.state.state, record.state.since
+            self._step_since = record.state.updated_at
             say(f"job {short_id(record.id)} ({record.state.name}): {_current(record.state)}")
             if record.state.hint:
                 say(f"hint: {record.state.hint}")
@@ -168,7 +216,8 @@ class StatusLine:
         if not self._line:
             return
         if self._live:
-            draw_live_line(incomplete or self._line, f"… {format_duration(time.time() - self._since)}")
+            since = self._step_since if self._phase == "setting-up" and not incomplete else self._since
+            draw_live_line(incomplete or self._line, f"… {format_duration(time.time() - since)}")
         elif time.monotonic() - self._printed_at > REMIND_INTERVAL:
             self._printed_at = time.monotonic()
             say(f"{self._line} (for {format_duration(time.time() - self._since)})")
@@ -180,12 +229,14 @@ class StatusLine:
             if self._phase and event.at - self._since >= REPORTED_DURATION:
                 self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")
             self._phase, self._since = event.to, event.at
+            self._step_since = event.at
             self._print(describe_event(event), STATE_COLOURS[event.to])
             if event.to == "recovering" and (
                 changed := describe_changed(changed_sources(self._store, self._record), self._record.state)
             ):
                 say(f"hint: {changed}")
         elif isinstance(event, Waiting):
+            self._step_since = event.at
             self._print(f"{self._phase}: {describe_event(event)}")
             if event.hint:
                 say(f"hint: {event.hint}")

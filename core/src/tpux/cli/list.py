@@ -25,6 +25,7 @@ from tpux.cli.common import (
     readable,
     say,
     short_id,
+    step_duration,
     summary,
 )
 from tpux.console import format_size, paint, printable
@@ -88,6 +89,8 @@ def show_jobs(
     rows = [{**summary(job), "progress": _progress(store, job)} for job in shown]
     if disk:
         _add_disk_usage(store, rows)
+    for row, job in zip(rows, shown, strict=True):
+        row["why"] = f"{row['why']}{'' if json else step_duration(job)}"
     if json:
         emit(rows)
     elif shown:

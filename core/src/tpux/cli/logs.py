@@ -39,6 +39,8 @@ def logs(
 ) -> None:
     """Print the output of a job; each line is prefixed with its worker's number.
 
+    With -f, while workers are set up, the logs of the modules are followed, and then the output of the program.
+
     On a terminal a progress bar is shown in its last state. The log of a single worker (--worker 3) is printed byte for
     byte.
     """
@@ -58,7 +60,9 @@ def logs(
     if follow:
         from tpux.cli.follow import follow as follow_job
 
-        raise typer.Exit(follow_job(store, record, workers=chosen or None, since=None, tail=tail, after=after))
+        raise typer.Exit(
+            follow_job(store, record, workers=chosen or None, since=None, tail=tail, after=after, modules=True)
+        )
     paths = _module_logs(record, module) if module else _command_logs(record, attempt)
     if missing := [index for index in chosen if index not in paths]:
         raise UsageError(f"job {short_id(record.id)} has no log of worker {missing[0]}", hint=_hint(record, paths))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure, stated_line
+from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure, describe_files, stated_line
 from tpux.api.times import iso, local_time, with_iso_times
 from tpux.cli.common import (
     FAILURE_COLOUR,
@@ -24,11 +24,12 @@ from tpux.cli.common import (
     held_notice,
     new_app,
     short_id,
+    step_duration,
     summary,
 )
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
-from tpux.model.events import AttemptEnded, Failed, StateChanged
+from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def show(
     else:
         came = str(progress)
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
-        _print(state, {"progress": came or None, "run": progress.url or None}, found, describe_changed(changed, state))
+        collected = [event for event in happened if isinstance(event, FilesCollected)]
+        facts = {"progress": came or None, "run": progress.url or None}
+        _print(state, facts, found, describe_changed(changed, state), collected)
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
@@ -118,7 +121,9 @@ def _workers(state: State, found: Found) -> list[dict[str, JsonValue]]:
     ]
 
 
-def _print(state: State, progress: Mapping[str, str | None], found: Found, changed: str) -> None:
+def _print(
+    state: State, progress: Mapping[str, str | None], found: Found, changed: str, collected: list[FilesCollected]
+) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
@@ -145,6 +150,7 @@ def _print(state: State, progress: Mapping[str, str | None], found: Found, chang
         echo(f"{'changed:':<13} {changed}")
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
+    _print_files(state, collected)
     _print_collected(state)
     if workers := _workers(state, found):
         echo("\nworkers:")
@@ -164,12 +170,20 @@ def _describe_state(state: State) -> str:
     ended, count = len(state.endings), len(state.run.workers)
     if state.state == "running" and ended and not state.hint:  # else `why` says it
         why += f", ended on {'all' if ended == count else f'{ended} of {count}'} workers"
-    return f"{state.state}: {why}" if why else state.state
+    return f"{state.state}: {why}{step_duration(state)}" if why else state.state
 
 
 def _without(why: str, failure: Failure) -> str:
     """Return why a job has failed without the line that states its failure, which was shown already."""
     return why.removeprefix(failure.evidence).lstrip(";:, ")
+
+
+def _print_files(state: State, collected: list[FilesCollected]) -> None:
+    for event in collected:
+        label = "result:" if state.run.succeeded and event.attempt == state.attempt else "collected:"
+        echo(f"{label:<13} attempt {event.attempt}: {describe_files(event)}")
+        for missing in event.missing:
+            echo(f"{'not fetched:':<13} {missing}")
 
 
 def _print_collected(state: State) -> None:

@@ -26,17 +26,24 @@ class Tail:
             its last state.
         lines: how many of the lines that are there already are read; None for all.
         after: only those that were written after this time; None for all.
+        module: whose log it is; "" for the output of the program.
 
     Attributes:
         changed_at: when output was read last (monotonic).
     """
 
     def __init__(
-        self, path: Path, worker: int, redraws: bool = False, lines: int | None = None, after: float | None = None
+        self,
+        path: Path,
+        worker: int,
+        redraws: bool = False,
+        lines: int | None = None,
+        after: float | None = None,
+        module: str = "",
     ) -> None:
         self.path = path
         self.changed_at = 0.0
-        self._prefix = worker_prefix(worker)
+        self._prefix = worker_prefix(worker) + (f"{module}: ".encode() if module else b"")
         self._redraws = redraws
         self._offset = start_of(path, lines, after)
         self._at_end = True

@@ -10,6 +10,7 @@ from functools import partial
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import loss, policy
 from tpux.lifecycle.attempt import resets_restarts, start_or_attach, write_end
+from tpux.lifecycle.collected_files import FileCollection
 from tpux.lifecycle.decision import after_attempt, plugin_failure
 from tpux.lifecycle.endings import drain_output, known, read_notices, record_end, record_notice
 from tpux.lifecycle.finished import Collection, FinishedCheck
@@ -61,10 +62,12 @@ class Running(Phase):
 
     def __init__(self) -> None:
         self._unanswered: Unanswered = {}
+        self._files = FileCollection()
         self.restart()
 
     def restart(self) -> None:
         """Poll all workers anew; what detectors could not be asked is kept."""
+        self._files.restart()
         self._begun = False
         self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
@@ -92,8 +95,8 @@ class Running(Phase):
 
     def step(self, turn: Turn) -> Next:
         """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
-        if not turn.state.attempt_open:  # an earlier step has died, or raised, after writing how it ended
-            return after_attempt(turn)
+        if not turn.state.attempt_open:  # perhaps an earlier step has died, or raised, after writing how it ended
+            return self._leave(turn)
         if not self._begun:
             self._begin(turn)
         if self._is_still_quiet(turn):
@@ -387,7 +390,12 @@ class Running(Phase):
             write_end(turn, replace(ended, evidence="; ".join(filter(None, [ended.evidence, *hung.values()]))))
         else:
             write_end(turn, ended)
-        return after_attempt(turn)
+        return self._leave(turn)
+
+    def _leave(self, turn: Turn) -> Next:
+        """Fetch what the attempt has left on the workers, and return what follows."""
+        self.quiet_until = 0.0
+        return after_attempt(turn) if (delay := self._files.advance(turn)) is None else Next(after=delay)
 
 
 def silence_limit(job: Job) -> float:

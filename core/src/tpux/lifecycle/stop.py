@@ -10,6 +10,7 @@ from tpux.backoff import Backoff
 from tpux.console import format_size
 from tpux.errors import TpuxError
 from tpux.lifecycle import attempt, programs
+from tpux.lifecycle.collected_files import FileCollection
 from tpux.lifecycle.decision import deletes_machines, release_time
 from tpux.lifecycle.endings import drain_output, has_succeeded, known, record_end
 from tpux.lifecycle.loss import VERDICT_POLL, unreachable_report
@@ -50,6 +51,13 @@ RELEASE_DELAY_UNREADABLE = 3600.0
 class Stopping(Phase):
     """The stop of a job. What it has done so far is in `Turn.termination`."""
 
+    def __init__(self) -> None:
+        self._files = FileCollection()
+
+    def restart(self) -> None:
+        """Search for the files of `command.collect` again."""
+        self._files.restart()
+
     def step(self, turn: Turn) -> Next:
         """Terminate the processes on every worker; once that is confirmed the job is stopped.
 
@@ -76,6 +84,8 @@ class Stopping(Phase):
                     return Next(after=FETCH_INTERVAL)
                 missing = fetched
             _write_attempt_end(turn)
+        if not delete_job and (delay := self._files.advance(turn)) is not None:
+            return Next(after=delay)
         hung = "".join(f"; {text}" for text in turn.termination.hung.values())
         return _ended(turn, f"{missing}{left and f'; {left}'}{hung}{_unusable_environment(turn)}")
 

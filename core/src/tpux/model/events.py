@@ -489,6 +489,24 @@ class Collected(Event):
     data: Mapping[str, JsonValue]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FilesCollected(Event):
+    """The files of `command.collect` were fetched from the workers, after the end of the attempt.
+
+    Attributes:
+        directory: where they are on the machine of the supervisor; those of each worker are in a directory below it.
+        files: how many they are.
+        size: how many bytes they have.
+        missing: what was not fetched, and why.
+    """
+
+    type = "files-collected"
+    directory: str
+    files: int
+    size: int
+    missing: tuple[str, ...] = ()
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 

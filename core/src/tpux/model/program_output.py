@@ -51,6 +51,19 @@ _NO_REASON = re.compile(
     r"--help|^https?://|^[\s^~|]*$|^\[(?:notice|end)|^(?:note|hint|N|For more|See|Run '|File \")\b", re.IGNORECASE
 )
 _WAY_OUT = re.compile(r"run the following", re.IGNORECASE)
+# A line that says how far a program is, unless it says that something is wrong.
+_PROGRESS = re.compile(
+    r"(?:step|iter(?:ation)?|epoch|batch|update|round|loss|perplexity|ppl|acc(?:uracy)?|lr|learning_rate)s?\b['\"\])]*\s*"
+    r"[:=#]?\s*[\[(]?[-+]?(?:\d|nan\b|inf\b)"
+    r"|(?<![\w/.])\d+\s*/\s*(?:\d+|\?)(?![\w/.])|\b\d+ of \d+\b|\d\s?%"
+    r"|\b(?:it|examples|samples|steps?|tokens|batch(?:es)?)/s|\bs/it\b|\b\d+m?s/step",
+    re.IGNORECASE,
+)
+_WRONG = re.compile(
+    r"error|fail|fatal|abort|cannot|can't|could not|unable|invalid|missing|not |no such|denied|refused|exceed|exhaust"
+    r"|out of (?:memory|range|disk)|full\b|exception|assert|kill|usage:|loss is",
+    re.IGNORECASE,
+)
 _MAYBE_FATAL = r": (command )?not found$|\bFATAL\b|\b[Ff]atal(?: error)?: |^Killed$"
 
 
@@ -137,6 +150,8 @@ def _end_of(log: Path, size: int) -> tuple[bytes, int]:
 def statement(text: str, code: int | None) -> str:
     """Return the line that states why a program failed: its exception, its fatal error, else its last line.
 
+    A last line that only says how far the program came is no cause: the result is "" then.
+
     Args:
         text: the end of its output.
         code: its exit code. A program that was ended by a signal states that as a fatal error, any other one mostly
@@ -144,7 +159,8 @@ def statement(text: str, code: int | None) -> str:
     """
     ways = (fatal_error, exception) if code is not None and code > 128 else (exception, fatal_error)
     found = next(filter(None, (way(text) for way in ways)), "") or find_line(text, _MAYBE_FATAL)
-    return found or _last_line(text.split("\n"))[:LONGEST]
+    last = _last_line(text.split("\n"))[:LONGEST]
+    return found or ("" if _PROGRESS.search(last) and not _WRONG.search(last) else last)
 
 
 def exception(text: str) -> str:

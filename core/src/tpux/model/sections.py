@@ -27,7 +27,15 @@ from pydantic.fields import FieldInfo
 
 from tpux.model.failures import FailureKind
 from tpux.model.json import JsonValue
-from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, WorkerDirectory
+from tpux.model.values import (
+    CONTROL_CHARACTER,
+    VARIABLE_NAME,
+    CollectPattern,
+    Duration,
+    OutputPattern,
+    Size,
+    WorkerDirectory,
+)
 
 
 @dataclass(frozen=True)
@@ -351,6 +359,14 @@ class CommandSection(Section):
     """Names of programs that may run on after the command has exited with 0, beside helpers such as wandb-core."""
     left_timeout: Duration = 86400.0
     """How long the machines are held for other processes that run on after the command has exited with 0."""
+    collect: list[CollectPattern] = Field(default_factory=list)
+    """Glob patterns of files that are fetched from all workers of the program into the job's directory, when an attempt
+    ends and when the job is stopped.
+
+    They are relative to the directory in which the program starts, absolute, or begin with ~/; a directory stands for
+    all files in it. `tpux show` names the copies and what was not fetched, `tpux delete` deletes them."""
+    collect_limit: Size = 2**30
+    """The most bytes that are fetched after an attempt, such as 500MB; `tpux show` names the files that exceed it."""
     checkpoint: OutputPattern | None = None
     """A glob pattern below the output directory that matches a saved checkpoint; a resume starts from the last one."""
     resume_cmd: str | None = None

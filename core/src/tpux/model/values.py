@@ -49,6 +49,37 @@ Duration = Annotated[
 """A duration: a number of seconds, or `250ms`, `30s`, `1m30s`, `2h`, `1d`."""
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
+_FACTORS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+
+
+def _parse_size(value: object) -> object:
+    """Return the number of bytes of a size such as `500MB` or `1.5GiB`.
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a size: write a number and B, kB, MB or GB, such as 500MB")
+    unit = match[2]
+    try:
+        return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _FACTORS[unit.removesuffix("i")])
+    except OverflowError as error:
+        raise ValueError(f"{value!r} is not a size: it is too large") from error
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(_parse_size),
+    Field(gt=0),
+    WithJsonSchema({"type": ["integer", "string"], "pattern": rf"^\s*{_SIZE.pattern}\s*$"}),
+]
+"""A number of bytes, or `500MB`, `1.5GiB`."""
+
+
 def local_file(value: object, info: ValidationInfo) -> object:
     """Return a path on this machine as absolute; relative ones count from the config's directory, then the current one.
 
@@ -163,6 +194,23 @@ def _below_output(pattern: str) -> str:
 
 OutputPattern = Annotated[str, AfterValidator(_below_output)]
 """A glob pattern below the output directory of an attempt."""
+
+
+def _on_workers(pattern: str) -> str:
+    parts = re.sub(r"^\$HOME(?=/|$)", "~", pattern).split("/")
+    if "\0" in pattern or not any(part not in {"", "."} for part in parts[parts[0] == "~" :]):
+        raise ValueError(f"{pattern!r} is no pattern of files, such as out/*.json")
+    if ".." in parts or "**" in pattern:
+        raise ValueError(f"{pattern}: no .. and **; write an absolute path, or a directory for all that is in it")
+    if "://" in pattern or (parts[0] != "~" and parts[0].startswith("~")):
+        raise ValueError(
+            f"{pattern}: only files on the workers are fetched: write a path there; ~/ is the home directory"
+        )
+    return "/".join(parts)
+
+
+CollectPattern = Annotated[str, AfterValidator(_on_workers)]
+"""A glob pattern of files on the workers."""
 
 
 def _reported_kind(kind: FailureKind) -> FailureKind:

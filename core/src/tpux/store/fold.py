@@ -259,6 +259,11 @@ def _(event: events.Collected, state: State) -> State:
 
 
 @_apply.register
+def _(event: events.FilesCollected, state: State) -> State:
+    return replace(state, files_collected=state.attempt if event.attempt is None else event.attempt)
+
+
+@_apply.register
 def _(event: events.AttemptEnded, state: State) -> State:
     succeeded = event.failure is None and not event.stopped
     lasted = event.at - state.run.started_at

@@ -109,6 +109,10 @@ class Record:
         """Return the file of what the command wrote on one worker."""
         return Path(f"{self.directory}/logs/attempt-{attempt}/command_worker_{worker}.log")
 
+    def collected(self, attempt: int) -> Path:
+        """Return the directory of the files that were fetched from the workers after an attempt."""
+        return self.directory / "collected" / str(attempt)
+
     @property
     def state(self) -> State:
         """The job's state as of the last `refresh` or `write`."""

@@ -101,6 +101,7 @@ class State:
         run: the current attempt.
         endings: how the command of the current attempt ended, by worker.
         collected: what detectors have read on the workers in the current attempt, by worker and plugin.
+        files_collected: the last attempt after which the files of `command.collect` were fetched; 0 if none was.
         outputs: the output directories of the attempts since the last start from scratch that have ended.
         failure: what ended the last attempt, or failed before one.
         restarts: restarts in a row, by kind of failure.
@@ -156,6 +157,7 @@ class State:
     run: Run = Run()
     endings: Mapping[int, Ending] = field(default_factory=dict)
     collected: Mapping[int, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
+    files_collected: int = 0
     outputs: tuple[str, ...] = ()
     failure: Failure | None = None
     restarts: dict[str, int] = field(default_factory=dict)

@@ -15,45 +15,17 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     ValidationInfo,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tpux import Section
+from tpux.fields import Size
 
 if TYPE_CHECKING:
     from tpux import JsonValue
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
-_FACTORS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
-
-
-def size(value: object) -> object:
-    """Return the number of bytes of a size such as `500MB` or `1.5GiB`.
-
-    Raises:
-        ValueError: it is not a size.
-    """
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{value!r} is not a size: write a number and B, kB, MB or GB, such as 500MB")
-    unit = match[2]
-    try:
-        return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _FACTORS[unit.removesuffix("i")])
-    except OverflowError as error:
-        raise ValueError(f"{value!r} is not a size: it is too large") from error
-
-
-Size = Annotated[
-    int,
-    BeforeValidator(size),
-    Field(gt=0),
-    WithJsonSchema({"type": ["integer", "string"], "pattern": rf"^\s*{_SIZE.pattern}\s*$"}),
-]
 # git takes an argument that begins with a dash for an option.
 _REF, _REPO, _COMMIT = re.compile(r"[^-\s][^\s:]*"), re.compile(r"[^-\s]\S*"), re.compile("[0-9a-fA-F]{7,64}")
 
