@@ -409,7 +409,7 @@ def collect(
 
 @hookspec
 def monitor(
-    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker, options: Mapping[str, object]
 ) -> Generator[Step, Result, list[Finding] | Failure | None] | None:
     """Yield steps that examine a worker while the command runs, and return what they found. Broadcast.
 
@@ -424,6 +424,7 @@ def monitor(
         config: the plugin's own section, None if the config has none.
         attempt: the attempt that runs, with its output directory.
         worker: the worker that is examined.
+        options: what `storage_options` returned, if the output directory is a URL; else nothing.
 
     Since 0.1.
     """

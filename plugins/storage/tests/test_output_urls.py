@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.gcs import Bucket
 from tests.tiers import representative
-from tests.world import World
-from tpux import Checkpoint, Finding, TpuxError, hookimpl, sh
-from tpux_gcp.credentials import Place, storage_options
+
+from tpux import Checkpoint, Finding, TpuxError, hookimpl
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -36,16 +33,6 @@ command:
 """
 
 
-@pytest.fixture
-def bucket(tmp_path):
-    root = tmp_path / "buckets"
-    (root / "runs").mkdir(parents=True)
-    (root / "runs/readme").touch()
-    server = Bucket(root)
-    yield server
-    server.close()
-
-
 def config(bucket, pattern="ckpt-*"):
     return SAVES.replace("ROOT", str(bucket.root)).replace("PATTERN", pattern)
 
@@ -57,23 +44,6 @@ def test_a_resume_from_the_last_checkpoint_in_a_bucket(tpux, bucket):
     expected = ["0", "0", "1 attempt-2", "1 attempt-2"]
     assert [tpux.output("000001", attempt=n).decode().strip() for n in (1, 2, 3, 4)] == expected
     assert not list(tpux.home.rglob("gs:*")), "no directory has the name of a URL"
-
-
-@pytest.fixture
-def world(tmp_path, monkeypatch, bucket):
-    class Plugin:
-        @hookimpl
-        def check(self):
-            yield sh("true")
-
-        @hookimpl
-        def storage_options(self, scheme):
-            return storage_options(Place(storage_endpoint=bucket.endpoint)) if scheme == "gs" else None
-
-    world = World(tmp_path, monkeypatch)
-    world.cloud.workers = 1
-    world.plugins.add("bucket", Plugin())
-    return world
 
 
 def resumes(world):
