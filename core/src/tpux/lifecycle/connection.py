@@ -7,14 +7,15 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from tpux import config, env
-from tpux.console import say
+from tpux.console import say, waiting_for
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import (
     attempt_variables,
@@ -49,6 +50,31 @@ Diagnosis: TypeAlias = Generator[Step, Result, Sequence[Finding] | None]
 """The steps of a `diagnose`, and what they return at their end."""
 
 
+class _Waits:
+    """Says which workers are waited for, if that takes long: once for those that are at the same time."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._lock = threading.Lock()
+        self._waited_for: list[int] = []
+        self._said: set[int] = set()
+
+    @contextmanager
+    def on(self, worker: Worker) -> Iterator[None]:
+        self._waited_for.append(worker.index)
+        try:
+            with waiting_for(self._others):
+                yield
+        finally:
+            self._waited_for.remove(worker.index)
+
+    def _others(self) -> str:
+        with self._lock:
+            late = sorted({*self._waited_for} - self._said)
+            self._said.update(late)
+        return f"worker {', '.join(map(str, late))} of {self._title}" if late else ""
+
+
 @dataclass(frozen=True)
 class JobConnection:
     """A job, and the machines that it holds.
@@ -64,6 +90,10 @@ class JobConnection:
     state: State
     machines: str = ""
     deleted_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def _waits(self) -> _Waits:
+        return _Waits(self.title)
 
     @property
     def name(self) -> str:
@@ -81,7 +111,8 @@ class JobConnection:
         Raises:
             HostUnreachableError: the worker does not answer.
         """
-        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
+        with self._waits.on(worker):
+            return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
 
     def current_worker(self, worker: Worker) -> Worker | None:
         """Return a worker as its allocator describes it now, None if that is unknown.
@@ -103,11 +134,8 @@ class JobConnection:
         """
 
         def one(_: int, worker: Worker) -> R:
-            host = self.open(worker)
-            try:
+            with self._waits.on(worker), closing(self.open(worker)) as host:
                 return call(host)
-            finally:
-                host.close()
 
         return fanout({worker.index: worker for worker in workers}, one)
 
