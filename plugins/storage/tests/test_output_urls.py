@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.tiers import representative
 
-from tpux import Checkpoint, Finding, TpuxError, hookimpl
+from tpux import Checkpoint, Finding, TpuxError, hookimpl, sh
+from tpux.lifecycle.create import create_job
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -209,3 +210,25 @@ def test_a_url_that_nobody_serves_is_refused_beside_other_searches(world, judges
     world.plugins.add("zzstore", plugin)
     with pytest.raises(TpuxError, match=r"foo://|only zz://"):
         world.create("job: {output_dir: 'foo://runs/a'}\ncommand: {cmd: 'true'}\n")
+
+
+def test_a_selected_plugin_that_searches_is_checked_once(world):
+    class Bucket(Searches):
+        asked = 0
+
+        @hookimpl
+        def check(self):
+            yield sh("true")
+
+        @hookimpl
+        def preflight(self, job):
+            self.asked += 1
+            return [Finding("warning", "zz is slow")]
+
+    warnings, plugin = [], Bucket(lambda _: Checkpoint(""))
+    world.plugins.add("zzstore", plugin)
+    config = world.path / "job.yaml"
+    config.write_text("setup: {modules: [zzstore]}\n" + zz_config())
+    create_job(world.store, config, ["tpu.allocation_mode=cloud"], warn=warnings.append, plugins=world.plugins)
+    assert plugin.asked == 1
+    assert [text for text in warnings if "zz" in text] == ["warning: zz is slow"]
