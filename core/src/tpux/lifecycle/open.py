@@ -295,10 +295,12 @@ def draft_job(
     if taken_over:
         held = {name: answer for name, answer in taken_over.resolved.items() if name in _machine_plugins(job)}
     asked = [name for name in selected_plugins(job) if name not in held]
-    answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in asked}
-    # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
-    resolved = {name: json.loads(json.dumps(dict(answer))) for name, answer in answers.items() if answer}
-    return replace(job, resolved={**held, **resolved})
+    resolved = dict(held)
+    for name in asked:  # each is told what those before it have answered, such as a transport who logs in
+        answer = plugins.call_one(name, spec.resolve, job=replace(job, resolved={**job.resolved, **resolved}))
+        if answer:  # converted to JSON and back: hooks are given the same data before and after the job is stored
+            resolved[name] = json.loads(json.dumps(dict(answer)))
+    return replace(job, resolved=resolved)
 
 
 def _held_answers(before: Job, after: Job) -> dict[str, Mapping[str, JsonValue]]:

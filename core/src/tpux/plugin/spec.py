@@ -165,9 +165,11 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 
     It is also called before `find_machines`, in the shell of a command such as `tpux ssh NAME`: `job.machines` is the
     name then.
+    `job.resolved` has the answers of the plugins that were called before: the allocator is the first, then come
+    the transport, modules, environment, rule and detectors.
     `tpux resume` and `tpux rerun` call it again if they change the config; `job.resolved` then has the previous
-    answers. While the job still holds machines, only plugins are called whose section has changed, and neither the
-    allocator nor a transport.
+    answers of the others. While the job still holds machines, only plugins are called whose section has changed, and
+    neither the allocator nor a transport.
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
     `tpux show` prints it; with the key `shown`, a list of keys, only these.
