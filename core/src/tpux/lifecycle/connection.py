@@ -168,8 +168,10 @@ class JobConnection:
             beside: run it where the job's program runs (`command`), and not in the home directory.
 
         Raises:
-            UsageError: it is too long for a shell.
+            UsageError: it is too long for a shell, or the job is not set up, so that there is nowhere to run it.
         """
+        if beside:
+            self._require_set_up()
         return RemoteScript(self.job, script, self.command if beside else lambda _, argv, **__: Command(argv, ""))
 
     def command(self, host: OpenHost, argv: tuple[str, ...], *, run: str = "") -> Command:
@@ -204,10 +206,23 @@ class JobConnection:
 
         Returns:
             The file's path, relative to the home directory, without characters that a shell interprets.
+
+        Raises:
+            UsageError: the job is not set up.
         """
+        self._require_set_up()
         path, text = f".tpux/logins/{secrets.token_hex(8)}", process.execute(self.command(host, argv))
         host.put(f'{{\nrm -f "$0"\n{text}\n}}\n'.encode(errors="surrogateescape"), path)
         return path
+
+    def _require_set_up(self) -> None:
+        state, shown = self.state, self.name
+        only = state.setup_only is not None and state.state == "stopped"
+        if state.prepared or state.attempt_ready or only or not self.job.modules or self.machines:
+            return
+        follow = f"follow it: tpux logs -f {shown}" if not state.ended else f"set it up: tpux setup {shown}"
+        message = f"the set-up of {self.title} is not complete: it {_is(state)}"
+        raise UsageError(message, hint=f"{follow}; --host runs it on the bare machine")
 
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
@@ -249,6 +264,10 @@ class JobConnection:
         return workers[index]
 
 
+def _is(state: State) -> str:
+    return f"{'has' if state.state in {'succeeded', 'failed'} else 'is'} {state.state}"
+
+
 def connect_job(job: str | int) -> JobConnection:
     """Return access to the machines of one of the user's own jobs.
 
@@ -268,8 +287,7 @@ def connect_job(job: str | int) -> JobConnection:
         shown = int(state.id)
         again = "rerun" if state.state == "succeeded" else "resume"
         hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
-        verb = "has" if state.state in {"succeeded", "failed"} else "is"
-        raise UsageError(f"job {shown} {verb} {state.state} and holds no machines", hint=hint)
+        raise UsageError(f"job {shown} {_is(state)} and holds no machines", hint=hint)
     opened = open_job(store, record, plugins, "look", os.environ)
     deleted = sections_with(record, opened.deleted)
     return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)
