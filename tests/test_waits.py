@@ -88,3 +88,14 @@ def test_a_supervisor_that_does_not_end(tpux):
     os.kill(process, signal.SIGSTOP)
     with first_line(tpux.popen("supervisor", "stop"), lambda: os.kill(process, signal.SIGCONT)) as line:
         assert line == f"tpux: waiting for the supervisor to end, process {process}\n"
+
+
+@pytest.mark.parametrize("hook", ["resolve", "preflight"])
+def test_a_plugin_that_checks_the_config_for_long(tpux, slow, hook):
+    code = "import time\nfrom pathlib import Path\nfrom tpux import hookimpl\n@hookimpl\ndef check(): yield from ()\n"
+    code += f"@hookimpl\ndef {hook}():\n    while Path({str(slow)!r}).exists(): time.sleep(0.05)\n"
+    tpux.plugin("tpux-code2", code, entries="code2 = tpux_code2")
+    slow.touch()
+    config = tpux.config("setup: {modules: [code2]}\ncommand: {cmd: 'true'}\n")
+    with first_line(tpux.popen("preflight", config), slow.unlink) as line:
+        assert line.startswith("tpux: waiting for the plugin code2 to ")

@@ -76,12 +76,12 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
 
     @cache
     def ask(name: str) -> Sequence[Finding]:
-        return plugins.call_one(name, spec.preflight, job=job) or ()
+        with waiting_for(lambda: f"the plugin {name} to check the config"):
+            return plugins.call_one(name, spec.preflight, job=job) or ()
 
-    with waiting_for(lambda: "the checks of the config by plugins"):
-        found = [finding for name in selected_plugins(job) for finding in ask(name)]
-        found = [*_check_output_url(job, plugins, ask), *found]
-    return [*dict.fromkeys([*found, *_check_output_directory(job), *_broken_plugins(job, plugins)])]
+    found = [finding for name in selected_plugins(job) for finding in ask(name)]
+    found = [*_check_output_url(job, plugins, ask), *found, *_check_output_directory(job)]
+    return [*dict.fromkeys([*found, *_broken_plugins(job, plugins)])]
 
 
 def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:
