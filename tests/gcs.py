@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -65,14 +66,16 @@ class Bucket:
         if not directory.is_dir():
             return 404, {"error": {"code": 404, "message": "no such bucket"}}
         if rest == ["o"]:
-            return 200, self._list(objects, bucket, {name: values[0] for name, values in parse_qs(url.query).items()})
+            return 200, self._list(
+                objects, directory, {name: values[0] for name, values in parse_qs(url.query).items()}
+            )
         name = unquote(rest[1]) if rest else ""
         if rest and name not in objects:
             return 404, {"error": {"code": 404, "message": "no such object"}}
-        return 200, _item(bucket, name)
+        return 200, _item(directory, name)
 
     @staticmethod
-    def _list(objects: list[str], bucket: str, query: dict[str, str]) -> dict[str, object]:
+    def _list(objects: list[str], directory: Path, query: dict[str, str]) -> dict[str, object]:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         entries: dict[str, bool] = {}
         for name in objects:
@@ -83,11 +86,15 @@ class Bucket:
         first = int(query.get("pageToken", "0"))
         page = [*entries.items()][first : first + PAGE]
         answer: dict[str, object] = {
-            "items": [_item(bucket, name) for name, folder in page if not folder],
+            "items": [_item(directory, name) for name, folder in page if not folder],
             "prefixes": [name for name, folder in page if folder],
         }
         return answer | ({"nextPageToken": str(first + PAGE)} if first + PAGE < len(entries) else {})
 
 
-def _item(bucket: str, name: str) -> dict[str, object]:
-    return {"kind": "storage#object", "name": name, "bucket": bucket, "size": "1", "generation": "1"}
+def _item(directory: Path, name: str) -> dict[str, object]:
+    written = {}
+    if name:
+        at = datetime.fromtimestamp((directory / name).stat().st_mtime, UTC)
+        written = {"updated": at.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+    return {"kind": "storage#object", "name": name, "bucket": directory.name, "size": "1", "generation": "1", **written}

@@ -563,3 +563,9 @@ def test_a_broken_detector_is_named_before_the_job_and_under_its_failure(tpux):
     assert tpux.json("supervisor", "status")["broken_plugins"] == {"oom": message}
     unaffected = tpux.config("plugins: {disabled: [oom]}\ncommand: {cmd: exit 3}\njob: {rule: pass}\n", "other.yaml")
     assert "oom" not in tpux("run", unaffected, code=100).stderr
+
+
+def test_a_broken_search_for_checkpoints_is_named_before_the_job(runner):
+    runner.plugin("tpux-oom", "import no_such_library\n# find_checkpoint\n", entries="oom = tpux_oom")
+    done = runner("preflight", runner.config("command: {cmd: 'true'}\n"))
+    assert done.stderr.count("warning: the plugin oom is broken: the module 'no_such_library' is not installed") == 1

@@ -159,3 +159,11 @@ def test_the_branch_of_a_repository_on_this_machine(tpux, project):
     tpux("resume", job, "--sync")
     tpux("wait", job, code=100)
     assert tpux.output(job, attempt=2) == b"two\n"
+
+
+def test_of_several_jobs_a_warning_names_its_own(project, tpux):
+    text = "code: .\njob: {rule: pass}\ncommand: {cmd: 'exit 3; sleep 1 &'}\n"
+    failed(tpux, text), failed(tpux, text)
+    done = tpux("rerun", "1", "2", "--sync")
+    for job in "12":
+        assert done.stderr.count(f"tpux: warning: job {job}: ") == 1

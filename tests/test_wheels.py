@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -74,6 +75,23 @@ def test_core_alone_says_what_to_install(wheels, tmp_path):
             [environment / "bin/tpux", *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, message in done.stderr) == (code, True), (command, done.stderr)
+
+
+def test_what_the_readme_names_as_the_command_is_complete(wheels, tmp_path):
+    """Its second line of pip: the dists that `tpux` requires, and no plugin that a job selects."""
+    [chosen] = re.findall(r"`\./core \./plugins/\{(\S+)\}`", (ROOT / "README.md").read_text())
+    names = ["tpux_core", *("tpux" if name == "all" else f"tpux_plugin_{name}" for name in chosen.split(","))]
+    environment = tmp_path / "venv"
+    venv.create(environment)
+    uv = [Path(sys.executable).with_name("uv"), "pip"]
+    python = ["--quiet", "--python", environment / "bin/python"]
+    chosen_wheels = [next(wheels.glob(f"{name}-[0-9]*")) for name in names]
+    install = [*uv, "install", *python, "--constraint", ROOT / "constraints.txt", *chosen_wheels]
+    subprocess.run(install, check=True, timeout=300)
+    subprocess.run([*uv, "check", *python], check=True, timeout=60)
+    env = {**os.environ, "TPUX_HOME": str(tmp_path / "home")}
+    shown = subprocess.run([environment / "bin/tpux", "--help"], env=env, capture_output=True, text=True, timeout=60)
+    assert {"exec", "cp", "diagnose", "solve", "history", "run"} <= set(shown.stdout.split())
 
 
 def test_a_second_installation_takes_the_jobs_over_only_when_the_user_says_so(tpux, installed, wheels):

@@ -213,6 +213,24 @@ def test_every_event_has_a_text():
 SOLVE, EXEC, RESUME = "tpux solve 1", "see tpux exec 1 -- free -g", "new machines: tpux stop 1 --release, tpux resume 1"
 
 
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the commands that plugins add; a test removes some."""
+    commands = dict.fromkeys(("exec", "solve"), "")
+    for module in ("tpux.api.hints", "tpux.cli.show"):
+        monkeypatch.setattr(f"{module}.added_commands", lambda: commands)
+    return commands
+
+
+def test_a_command_that_is_not_installed_is_not_recommended(store: Store, added: dict[str, str]) -> None:
+    job = make(store, "running", None).state
+    assert "tpux exec 1 COMMAND" in CliRunner().invoke(app, ["show", "1"]).output
+    del added["exec"]
+    assert "tpux exec 1 COMMAND" not in CliRunner().invoke(app, ["show", "1"]).output
+    assert current_hint(EXEC, job) == f"{EXEC} (tpux exec is not installed: pip install tpux-plugin-shell)"
+
+
+@pytest.mark.usefixtures("added")
 @pytest.mark.parametrize("state", PATHS)
 def test_a_hint_can_be_followed_in_every_state(store: Store, state: str) -> None:
     job = make(store, state, Failure("program", hint=SOLVE)).state

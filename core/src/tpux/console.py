@@ -12,6 +12,9 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
 from typing import IO, TYPE_CHECKING
 from unicodedata import east_asian_width
 
@@ -37,6 +40,9 @@ STATE_COLOURS: dict[str, str] = {
     "failed": "red",
 }
 """The colour of each state of a job."""
+
+NOTICE_AFTER = 2.0
+"""Seconds after which a command says what it waits for."""
 
 _live_line_shown = False
 
@@ -92,6 +98,22 @@ def say(text: str, colour: str | None = None) -> None:
     """
     clear_live_line()
     typer.echo(f"tpux: {paint(text, colour, err=True)}", err=True)
+
+
+@contextmanager
+def waiting_for(what: Callable[[], str]) -> Iterator[None]:
+    """Say what is waited for if that takes longer than `NOTICE_AFTER`.
+
+    Args:
+        what: returns what it is, at that time; "" if there is nothing to say.
+    """
+    timer = Timer(NOTICE_AFTER, lambda: say(f"waiting for {text}") if (text := what()) else None)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def echo(text: str) -> None:

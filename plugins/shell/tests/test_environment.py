@@ -56,3 +56,34 @@ def test_an_environment_or_a_directory_that_is_not_there_is_named_with_the_way_o
     again = shlex.split(done.stderr.partition("hint: ")[2].rpartition("tpux ")[2])
     assert tpux(*again[:-1], "--worker", "0", "echo ran").stdout == "[0] ran\n"
     directory.with_name("moved").rename(directory)
+
+
+def test_before_the_set_up_is_complete_a_command_is_not_started_there(tpux):
+    (tpux.work / "wait.sh").write_text("until [ -e ~/go ]; do sleep 0.1; done\n[ ! -e ~/bad ]\n")
+    job = tpux.create("script: wait.sh\njob: {rule: pass}\ncommand: {cmd: exec sleep 1000, grace_period: 0}\n")
+    tpux.until_state(job, "setting-up")
+    done = tpux("exec", job, "echo ran", code=2)
+    assert "error: the set-up of job 1 is not complete: it is setting-up\n" in done.stderr
+    assert "tpux logs -f 1; --host runs it on the bare machine" in done.stderr
+    assert tpux("exec", job, "--host", "touch go; echo ran").stdout == "[0] ran\n"
+    tpux.until_state(job, "running")
+    assert tpux("exec", job, "echo ran").stdout == "[0] ran\n"
+    tpux("stop", job)
+    assert tpux("exec", job, "echo ran").stdout == "[0] ran\n"
+
+
+def test_after_a_set_up_that_has_failed_or_was_stopped(tpux):
+    (tpux.work / "wait.sh").write_text("until [ -e ~/go ]; do sleep 0.1; done; echo broken; exit 3\n")
+    job = tpux.create(
+        "tpu: {keep_on_failure: 1h}\nscript: wait.sh\njob: {rule: pass}\nsetup: {tries: 1}\ncommand: {cmd: 'true'}\n"
+    )
+    tpux.until_state(job, "setting-up")
+    tpux("stop", job)
+    assert "not complete: it is stopped" in tpux("exec", job, "echo ran", code=2).stderr
+    (tpux.machines(job) / "worker-0/go").touch()
+    tpux("resume", job)
+    tpux("wait", job, code=100)
+    assert "not complete: it has failed" in tpux("exec", job, "echo ran", code=2).stderr
+    (tpux.work / "wait.sh").write_text("true\n")
+    tpux("resume", job, "--sync")
+    tpux("wait", job)

@@ -440,6 +440,26 @@ def test_the_url_comes_from_the_output_or_from_the_record():
         assert steps_of(steps, answers={"wandb": answer}).value.get("url") == url
 
 
+BLOCK = r"printf 'wandb: \n\033[1;34mwandb\033[0m: Run %s:\nwandb: loss 0.1\n' summary"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"command": {"cmd": f"{BLOCK}; kill -ABRT $$"}}, True),
+        ({"command": {"cmd": f"{BLOCK.replace('summary', 'history')}; exit 3"}}, True),
+        ({"command": {"cmd": f"{BLOCK}; exit 3", "finished_by": ["wandb"]}}, False),
+        ({"command": {"cmd": "echo epoch 3; exit 3"}}, False),
+        ({"command": {"cmd": f"{BLOCK}; exit 3"}, "plugins": {"disabled": ["wandb"]}}, False),
+    ],
+)
+def test_a_failure_after_the_summary_names_finished_by(settings, named):
+    run = run_job(settings)
+    assert run.state == "failed"
+    assert ("command.finished_by: [wandb]" in run.failure.hint) == named, run.failure
+    assert run.failure.hint.startswith("tpux logs 1 --worker 0")
+
+
 def test_online_without_a_network_the_service_has_failed(program):
     """With `WANDB_RESUME=allow`, which tpux sets, wandb asks the server before it begins."""
     environment = {
@@ -484,4 +504,5 @@ def test_of_several_runs_none_may_be_open(tmp_path, capsys, given, runs, run, fi
     found = steps_of(steps, answers={"wandb": capsys.readouterr().out}).value
     assert found["run"] == run
     made = replace(attempt(""), collected={0: {"wandb": found}})
-    assert bool(tpux_wandb.classify_failure(made)) == finished
+    trusts = job({"command": {"cmd": "true", "finished_by": ["wandb"]}})
+    assert bool(tpux_wandb.classify_failure(trusts, made)) == finished

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tpux.plugin.catalog import DIST_OF_COMMAND
+from tpux.plugin.entrypoints import added_commands
+
 if TYPE_CHECKING:
     from tpux.api.job_info import JobInfo
     from tpux.store.state import State
@@ -22,6 +25,9 @@ def current_hint(hint: str, state: State | JobInfo) -> str:
         state: the job's present state.
     """
     job = int(state.id)
+    named = set(re.findall(rf"\btpux ([a-z-]+) {job}\b", hint))
+    for command in sorted(name for name in named & DIST_OF_COMMAND.keys() if name not in added_commands()):
+        hint += f" (tpux {command} is not installed: pip install {DIST_OF_COMMAND[command]})"
     if state.state == "succeeded":  # there is nothing to resume
         hint = re.sub(rf"\btpux (resume|setup) {job}\b", f"tpux rerun {job}", hint)
     commands = set(re.findall(rf"\btpux ([a-z-]+) {job}\b", hint))

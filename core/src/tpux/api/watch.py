@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tpux.console import NOTICE_AFTER
 from tpux.errors import TpuxError
 from tpux.supervisor import client
 
@@ -18,8 +19,6 @@ POLL_EVERY = 0.1
 """Seconds between two looks at a job's files; the first few are closer together."""
 ENSURE_EVERY = 2.0
 """Seconds between two checks that a supervisor is running."""
-NOTICE_AFTER = 2.0
-"""Seconds after which it is said what is waited for."""
 
 Say = Callable[[str], None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -258,12 +259,19 @@ def change_configs(
     configs: dict[str, str] = {}
     try:
         for record in records:
-            configs[record.id], found = change_config(store, record, config, overrides, warn=say, sync=sync)
+            warn = partial(_warn_of, record) if len(records) > 1 else say
+            configs[record.id], found = change_config(store, record, config, overrides, warn=warn, sync=sync)
             _say_changed(record, found, action)
     except BaseException:
         discard_configs(records, configs)
         raise
     return configs
+
+
+def _warn_of(record: Record, text: str) -> None:
+    """Print a warning or a note with the job that it is about."""
+    level, _, message = text.partition(": ")
+    say(f"{level}: job {short_id(record.id)}: {message}")
 
 
 def discard_configs(records: Sequence[Record], configs: Mapping[str, str]) -> None:
@@ -290,7 +298,7 @@ def _wait_for_start(store: Store, record: Record, request: int) -> str:
     Raises:
         TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
     """
-    for job in watch(store, record, timeout=ACK_TIMEOUT):
+    for job in watch(store, record, timeout=ACK_TIMEOUT, warn=say, notice=say):
         if job.last_request_number >= request:
             return "now"
         if job.release_promised:

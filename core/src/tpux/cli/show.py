@@ -31,6 +31,7 @@ from tpux.console import echo_painted, paint
 from tpux.durations import format_age
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
+from tpux.plugin.entrypoints import added_commands
 
 if TYPE_CHECKING:
     from tpux.model.events import Event
@@ -240,8 +241,12 @@ def _print_next(state: State) -> None:
     job = short_id(state.id)
     logs = [f"tpux logs {job} -n 50"] if state.attempt else []
     if not state.ended:
-        follow = [f"tpux logs {job} -f", f"tpux exec {job} COMMAND"] if state.machines else [f"tpux logs {job} -f"]
-        commands = [*follow, f"tpux wait {job}" if state.state == "stopping" else f"tpux stop {job}"]
+        inside = [f"tpux exec {job} COMMAND"] if state.machines and "exec" in added_commands() else []
+        commands = [
+            f"tpux logs {job} -f",
+            *inside,
+            f"tpux wait {job}" if state.state == "stopping" else f"tpux stop {job}",
+        ]
     elif state.state == "succeeded":
         commands = [*logs, f"tpux rerun {job}", f"tpux delete {job}"]
     else:

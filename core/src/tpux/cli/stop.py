@@ -171,7 +171,7 @@ def _wait_for_release(store: Store, record: Record) -> None:
     from tpux.api.watch import watch
     from tpux.supervisor import client
 
-    for state in watch(store, record, timeout=STOP_TIMEOUT, warn=say):
+    for state in watch(store, record, timeout=STOP_TIMEOUT, warn=say, notice=say):
         if not state.release_promised or state.hint or state.waiting_until is not None:
             return
         if state.id in client.current_report(store).blocked:

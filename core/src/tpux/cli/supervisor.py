@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tpux.cli.common import Group, Json, echo, emit, iso, new_app, readable, say, short_id
+from tpux.console import waiting_for
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
@@ -107,11 +108,12 @@ def start() -> None:
     store = Store()
     client.notify(store)
     deadline = time.monotonic() + START_TIMEOUT
-    while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
-        if time.monotonic() > deadline:
-            log = Files(store.supervisor).log
-            raise TpuxError(f"no supervisor has started within {START_TIMEOUT:.0f} s", hint=f"see its log: {log}")
-        time.sleep(0.05)
+    log = Files(store.supervisor).log
+    with waiting_for(lambda: f"the supervisor to start, log {log}"):
+        while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
+            if time.monotonic() > deadline:
+                raise TpuxError(f"no supervisor has started within {START_TIMEOUT:.0f} s", hint=f"see its log: {log}")
+            time.sleep(0.05)
     if running is None:
         say("no active jobs: a supervisor starts with the next one")
     else:

@@ -123,7 +123,7 @@ class _Search(threading.Thread):
 
 def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answer]]:
     """Return the search of each plugin that has one."""
-    job, plugins, options = turn.job, turn.plugins, _options(turn, directories[0].partition("://")[0])
+    job, plugins, options = turn.job, turn.plugins, storage_options(turn, directories[0])
 
     def search(name: str) -> Answer:
         answer = plugins.call_one(name, spec.find_checkpoint, job=job, directories=directories, options=options)
@@ -135,8 +135,8 @@ def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answe
     return [partial(search, name) for name in names if name not in job.disabled_plugins]
 
 
-def _options(turn: Turn, scheme: str) -> Mapping[str, object]:
-    """Return the first options that a selected plugin has for the scheme, such as the job's credentials."""
-    job, plugins = turn.job, turn.plugins
-    answers = (plugins.call_one(n, spec.storage_options, job=job, scheme=scheme) for n in selected_plugins(job))
+def storage_options(turn: Turn, directory: str) -> Mapping[str, object]:
+    """Return the first options that a selected plugin has for a URL, such as the job's credentials; none for a path."""
+    job, plugins, (scheme, url, _) = turn.job, turn.plugins, directory.partition("://")
+    answers = (plugins.call_one(n, spec.storage_options, job=job, scheme=scheme) for n in selected_plugins(job) if url)
     return next((options for options in answers if options is not None), {})

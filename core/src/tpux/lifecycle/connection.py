@@ -7,14 +7,15 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from tpux import config, env
-from tpux.console import say
+from tpux.console import say, waiting_for
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import (
     attempt_variables,
@@ -48,6 +49,31 @@ Diagnosis: TypeAlias = Generator[Step, Result, Sequence[Finding] | None]
 """The steps of a `diagnose`, and what they return at their end."""
 
 
+class _Waits:
+    """Says which workers are waited for, if that takes long: once for those that are at the same time."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._lock = threading.Lock()
+        self._waited_for: list[int] = []
+        self._said: set[int] = set()
+
+    @contextmanager
+    def on(self, worker: Worker) -> Iterator[None]:
+        self._waited_for.append(worker.index)
+        try:
+            with waiting_for(self._others):
+                yield
+        finally:
+            self._waited_for.remove(worker.index)
+
+    def _others(self) -> str:
+        with self._lock:
+            late = sorted({*self._waited_for} - self._said)
+            self._said.update(late)
+        return f"worker {', '.join(map(str, late))} of {self._title}" if late else ""
+
+
 @dataclass(frozen=True)
 class JobConnection:
     """A job, and the machines that it holds.
@@ -63,6 +89,10 @@ class JobConnection:
     state: State
     machines: str = ""
     deleted_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def _waits(self) -> _Waits:
+        return _Waits(self.title)
 
     @property
     def name(self) -> str:
@@ -80,7 +110,8 @@ class JobConnection:
         Raises:
             HostUnreachableError: the worker does not answer.
         """
-        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
+        with self._waits.on(worker):
+            return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
 
     def current_worker(self, worker: Worker) -> Worker | None:
         """Return a worker as its allocator describes it now, None if that is unknown.
@@ -102,11 +133,8 @@ class JobConnection:
         """
 
         def one(_: int, worker: Worker) -> R:
-            host = self.open(worker)
-            try:
+            with self._waits.on(worker), closing(self.open(worker)) as host:
                 return call(host)
-            finally:
-                host.close()
 
         return fanout({worker.index: worker for worker in workers}, one)
 
@@ -139,8 +167,10 @@ class JobConnection:
             beside: run it where the job's program runs (`command`), and not in the home directory.
 
         Raises:
-            UsageError: it is too long for a shell.
+            UsageError: it is too long for a shell, or the job is not set up, so that there is nowhere to run it.
         """
+        if beside:
+            self._require_set_up()
         return RemoteScript(self.job, script, self.command if beside else lambda _, argv, **__: Command(argv, ""))
 
     def command(self, host: OpenHost, argv: tuple[str, ...], *, run: str = "") -> Command:
@@ -175,10 +205,23 @@ class JobConnection:
 
         Returns:
             The file's path, relative to the home directory, without characters that a shell interprets.
+
+        Raises:
+            UsageError: the job is not set up.
         """
+        self._require_set_up()
         path, text = f".tpux/logins/{secrets.token_hex(8)}", process.execute(self.command(host, argv))
         host.put(f'{{\nrm -f "$0"\n{text}\n}}\n'.encode(errors="surrogateescape"), path)
         return path
+
+    def _require_set_up(self) -> None:
+        state, shown = self.state, self.name
+        only = state.setup_only is not None and state.state == "stopped"
+        if state.prepared or state.attempt_ready or only or not self.job.modules or self.machines:
+            return
+        follow = f"follow it: tpux logs -f {shown}" if not state.ended else f"set it up: tpux setup {shown}"
+        message = f"the set-up of {self.title} is not complete: it {_is(state)}"
+        raise UsageError(message, hint=f"{follow}; --host runs it on the bare machine")
 
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
@@ -220,6 +263,10 @@ class JobConnection:
         return workers[index]
 
 
+def _is(state: State) -> str:
+    return f"{'has' if state.state in {'succeeded', 'failed'} else 'is'} {state.state}"
+
+
 def connect_job(job: str | int) -> JobConnection:
     """Return access to the machines of one of the user's own jobs.
 
@@ -239,8 +286,7 @@ def connect_job(job: str | int) -> JobConnection:
         shown = int(state.id)
         again = "rerun" if state.state == "succeeded" else "resume"
         hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
-        verb = "has" if state.state in {"succeeded", "failed"} else "is"
-        raise UsageError(f"job {shown} {verb} {state.state} and holds no machines", hint=hint)
+        raise UsageError(f"job {shown} {_is(state)} and holds no machines", hint=hint)
     opened = open_job(store, record, plugins, "look", os.environ)
     deleted = sections_with(record, opened.deleted)
     return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)

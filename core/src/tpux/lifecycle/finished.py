@@ -182,7 +182,7 @@ class FinishedCheck:
 
     def _ask(self, turn: Turn, silent: float, machines: Inspection) -> Finished | None:
         asked_at = turn.clock.now()
-        answers, _ = ask_detectors(turn, machines, self._unanswered)
+        answers, _, _ = ask_detectors(turn, machines, self._unanswered)
         finished = finished_before(answers, failed_exits(turn))
         # A time that is not past is that of the question, such as the `at` of a worker whose program is running.
         reports = _Reports(

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 from tpux.errors import TpuxError, plain_reason
+from tpux.lifecycle.checkpoint import storage_options
 from tpux.lifecycle.turn import Turn
 from tpux.lifecycle.verdict import attempt_for_detectors
 from tpux.model.events import Warned
@@ -190,6 +191,7 @@ class _Examination(threading.Thread):
             config=turn.job.sections.get(self._plugin),
             attempt=attempt_for_detectors(turn, Inspection(MachineStatus("ready"))),
             worker=self._worker,
+            options=storage_options(turn, turn.state.run.output_dir),
         )
         while steps is not None:
             try:

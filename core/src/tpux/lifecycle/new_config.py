@@ -6,9 +6,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from tpux import config
+from tpux.console import waiting_for
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.events import ConfigChanged
 from tpux.model.failures import Finding
@@ -18,7 +20,10 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import durable_paths, selected_plugins
 from tpux.store import Files
 
-ASKED_OF_ALL = (spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.progress, spec.on_event)
+ASKED_OF_ALL = (
+    *(spec.classify_failure, spec.solve, spec.diagnose, spec.monitor, spec.progress),
+    *(spec.find_checkpoint, spec.on_event),
+)
 """The hooks for which a plugin that is installed needs not be selected."""
 INSTALL = "pip install tpux-plugin-storage"
 _ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
@@ -68,9 +73,15 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     Raises:
         TpuxError: a plugin's hook failed.
     """
-    answers = (plugins.call_one(name, spec.preflight, job=job) or [] for name in selected_plugins(job))
-    found = [finding for findings in answers for finding in findings]
-    return [*_check_output_url(job, plugins), *found, *_check_output_directory(job), *_broken_plugins(job, plugins)]
+
+    @cache
+    def ask(name: str) -> Sequence[Finding]:
+        with waiting_for(lambda: f"the plugin {name} to check the config"):
+            return plugins.call_one(name, spec.preflight, job=job) or ()
+
+    found = [finding for name in selected_plugins(job) for finding in ask(name)]
+    found = [*_check_output_url(job, plugins, ask), *found, *_check_output_directory(job)]
+    return [*dict.fromkeys([*found, *_broken_plugins(job, plugins)])]
 
 
 def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:
@@ -79,7 +90,7 @@ def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:
     return [Finding("warning", f"{error.message}; jobs do without it", hint=error.hint) for error in broken.values()]
 
 
-def _check_output_url(job: Job, plugins: Plugins) -> list[Finding]:
+def _check_output_url(job: Job, plugins: Plugins, ask: Callable[[str], Sequence[Finding]]) -> Sequence[Finding]:
     """Return why the job's `output_dir` cannot be used, if it is a URL, as the plugins find that search there."""
     url, where = job.job.output_dir or "", "job.output_dir"
     if _ALMOST_URL.match(written := url.removeprefix("~/")):
@@ -92,7 +103,7 @@ def _check_output_url(job: Job, plugins: Plugins) -> list[Finding]:
         message = f"no installed plugin looks for checkpoints in {url.partition('://')[0]}://"
         return [Finding("error", message, where, INSTALL)]
     judges = set(names) & set(plugins.implementing(spec.preflight))
-    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names if name in judges]
+    found = [ask(name) for name in names if name in judges]
     # One that can search there is enough.
     return min(found, key=lambda findings: sum(finding.level == "error" for finding in findings), default=[])
 

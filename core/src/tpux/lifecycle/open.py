@@ -8,12 +8,14 @@ import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from tpux import config, env
+from tpux.console import waiting_for
 from tpux.errors import InvalidSectionError, TpuxError
 from tpux.model.job import Job
 from tpux.model.json import JsonValue
@@ -289,10 +291,13 @@ def draft_job(
     if taken_over:
         held = {name: answer for name, answer in taken_over.resolved.items() if name in _machine_plugins(job)}
     asked = [name for name in selected_plugins(job) if name not in held]
-    answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in asked}
-    # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
-    resolved = {name: json.loads(json.dumps(dict(answer))) for name, answer in answers.items() if answer}
-    return replace(job, resolved={**held, **resolved})
+    resolved = dict(held)
+    for name in asked:  # each is told what those before it have answered, such as a transport who logs in
+        with waiting_for(partial("the plugin {} to read what the config refers to".format, name)):
+            answer = plugins.call_one(name, spec.resolve, job=replace(job, resolved={**job.resolved, **resolved}))
+        if answer:  # converted to JSON and back: hooks are given the same data before and after the job is stored
+            resolved[name] = json.loads(json.dumps(dict(answer)))
+    return replace(job, resolved=resolved)
 
 
 def _held_answers(before: Job, after: Job) -> dict[str, Mapping[str, JsonValue]]:

@@ -55,14 +55,18 @@ def verdict(
     was_signalled = notice is not None or any(ending.signal for ending in turn.state.endings.values())
     if outranking and (was_signalled or not section.finished_by):
         return outranking
-    reports, findings = ask_detectors(turn, machines, unanswered)
+    reports, findings, untrusted = ask_detectors(turn, machines, unanswered)
     if early_failure is not None and not runs_on(turn):
         reports = _before_the_end(reports, early_failure, _exits(turn))
     if not was_signalled and (finished := finished_before(reports, failed)):
         return finished
     if exited_with_0(turn) and not failed and outranking is None:
         return _incomplete(turn, unanswered)
-    return outranking or _unmasked(turn, machines, root_cause(findings, failed), unanswered)
+    if outranking is not None:
+        return outranking
+    cause = _unmasked(turn, machines, root_cause(findings, failed), unanswered)
+    hints = [f"if the program had finished, let {one} decide (command.finished_by: [{one}])" for one in untrusted]
+    return replace(cause, hint="; ".join(filter(None, [cause.hint, *hints])))
 
 
 def is_own_mistake(turn: Turn, machines: Inspection, found: Failure | Finished | None) -> bool:
@@ -87,7 +91,7 @@ def _unmasked(turn: Turn, machines: Inspection, cause: Failure, unanswered: Unan
         replace(ended, code=None, ended_by_tpux=False, until=until) for ended in _exits(turn) if ended.ended_by_tpux
     ]
     if cut_off:
-        _, findings = ask_detectors(turn, machines, unanswered, cut_off)
+        _, findings, _ = ask_detectors(turn, machines, unanswered, cut_off)
         if causes := [finding for finding in findings if not finding.symptom]:
             return replace(min(causes, key=_rank), others=len(own))
     silent = "".join(
@@ -116,8 +120,10 @@ def _before_the_end(reports: Sequence[Finished], failure: Failure, exits: Sequen
 
 def ask_detectors(
     turn: Turn, machines: Inspection, unanswered: Unanswered, cut_off: Sequence[WorkerExit] = ()
-) -> tuple[list[Finished], list[Failure]]:
+) -> tuple[list[Finished], list[Failure], list[str]]:
     """Return what the detectors say: that the program has finished, from those that the job trusts, and failures.
+
+    The last are the names of those that it does not trust and that say that the program has finished.
 
     Args:
         turn: the step.
@@ -132,6 +138,7 @@ def ask_detectors(
     attempt = replace(attempt, endings=tuple(cut_off) or attempt.endings)
     reports: list[Finished] = []
     findings: list[Failure] = []
+    untrusted: list[str] = []
     for name, answers in turn.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
         unanswered.pop((name, None), None)
         error = answers if isinstance(answers, TpuxError) else _unknown_worker(turn, name, answers)
@@ -141,10 +148,13 @@ def ask_detectors(
             unanswered[name, None] = error.message
             turn.waiting(f"{error.message}; continuing without it")
         elif not isinstance(answers, TpuxError):
-            trusted = name in job.command.finished_by
-            reports += [answer for answer in answers if isinstance(answer, Finished) and trusted]
             findings += [answer for answer in answers if isinstance(answer, Failure)]
-    return reports, findings
+            finished = [answer for answer in answers if isinstance(answer, Finished)]
+            if name in job.command.finished_by:
+                reports += finished
+            elif finished:
+                untrusted.append(name)
+    return reports, findings, untrusted
 
 
 def _unknown_worker(turn: Turn, name: str, answers: Sequence[Failure | Finished]) -> PluginError | None:
@@ -227,7 +237,7 @@ def reported_finished(turn: Turn, machines: Inspection, unanswered: Unanswered) 
     """Return whether a detector that the job trusts says that the program has finished."""
     if not turn.job.command.finished_by:
         return False
-    reports, _ = ask_detectors(turn, machines, unanswered)
+    reports, _, _ = ask_detectors(turn, machines, unanswered)
     return finished_before(reports, failed_exits(turn)) is not None
 
 

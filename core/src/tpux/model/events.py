@@ -459,6 +459,7 @@ class Warned(Event):
 
     Attributes:
         kind: what a monitor found to be nearly used up, such as `memory`, or `disk` with the path where it is mounted;
+            `checkpoint`: a program that has saved one before has saved no new one for `watch.checkpoint_expected`;
             or `stragglers`: the program has ended with exit code 0 on the other workers, and no other has ended for
             `watch.straggler_grace`.
         workers: on which workers.

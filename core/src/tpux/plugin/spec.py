@@ -165,9 +165,11 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 
     It is also called before `find_machines`, in the shell of a command such as `tpux ssh NAME`: `job.machines` is the
     name then.
+    `job.resolved` has the answers of the plugins that were called before: the allocator is the first, then come
+    the transport, modules, environment, rule and detectors.
     `tpux resume` and `tpux rerun` call it again if they change the config; `job.resolved` then has the previous
-    answers. While the job still holds machines, only plugins are called whose section has changed, and neither the
-    allocator nor a transport.
+    answers of the others. While the job still holds machines, only plugins are called whose section has changed, and
+    neither the allocator nor a transport.
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
     `tpux show` prints it; with the key `shown`, a list of keys, only these.
@@ -409,7 +411,7 @@ def collect(
 
 @hookspec
 def monitor(
-    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker, options: Mapping[str, object]
 ) -> Generator[Step, Result, list[Finding] | Failure | None] | None:
     """Yield steps that examine a worker while the command runs, and return what they found. Broadcast.
 
@@ -424,6 +426,7 @@ def monitor(
         config: the plugin's own section, None if the config has none.
         attempt: the attempt that runs, with its output directory.
         worker: the worker that is examined.
+        options: what `storage_options` returned, if the output directory is a URL; else nothing.
 
     Since 0.1.
     """

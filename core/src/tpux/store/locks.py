@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from tpux.console import waiting_for
 from tpux.errors import TpuxError
 from tpux.store import files
 
@@ -146,7 +147,7 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
 
     Args:
         path: the lock file; created with its directory if it does not exist.
-        what: what is waited for, for the error message.
+        what: what is waited for, for messages.
         timeout: seconds to wait.
 
     Raises:
@@ -158,7 +159,8 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = portalocker.Lock(path, mode="a", timeout=timeout, check_interval=0.01)
     try:
-        lock.acquire()
+        with waiting_for(lambda: f"{what}, which another process holds: {path}"):
+            lock.acquire()
     except portalocker.AlreadyLocked as error:
         raise TpuxError(
             f"waited {timeout:.0f} s for {what}", where=str(path), hint="another tpux command holds it: try again"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import env
+from tpux.console import waiting_for
 from tpux.errors import TpuxError
 from tpux.supervisor.files import Files
 from tpux.supervisor.lockfile import PACKAGE, Installation, Status, read_status
@@ -236,9 +237,10 @@ def stop(store: Store, *, timeout: float = 30.0) -> bool:
     files.wake.touch()
     if locks.is_free(files.lock):
         return False
-    deadline = time.monotonic() + timeout
-    while not locks.is_free(files.lock):
-        if time.monotonic() > deadline:
-            raise TpuxError(f"the supervisor did not end within {timeout:.0f} s", where=str(files.log))
-        time.sleep(0.05)
+    deadline, running = time.monotonic() + timeout, status(store)
+    with waiting_for(lambda: "the supervisor to end" + (f", process {running.pid}" if running else "")):
+        while not locks.is_free(files.lock):
+            if time.monotonic() > deadline:
+                raise TpuxError(f"the supervisor did not end within {timeout:.0f} s", where=str(files.log))
+            time.sleep(0.05)
     return True

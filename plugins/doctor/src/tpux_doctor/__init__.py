@@ -7,6 +7,9 @@ from collections.abc import Generator
 from tpux import Attempt, Finding, Result, Step, Worker, hookimpl
 from tpux_doctor import local
 from tpux_doctor.facts import facts_step, parse_facts
+from tpux_doctor.program import classify_failure, collect
+
+__all__ = ["classify_failure", "collect", "monitor"]
 
 
 @hookimpl

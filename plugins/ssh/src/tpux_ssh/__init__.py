@@ -13,7 +13,7 @@ from tpux_ssh import worker_setup
 from tpux_ssh.host_keys import host_keys_dir
 from tpux_ssh.keyfiles import own_key, public_line
 from tpux_ssh.section import SshSection, section_of
-from tpux_ssh.target import login_user
+from tpux_ssh.target import find_login, login_user
 
 if TYPE_CHECKING:
     from tpux import events
@@ -44,7 +44,8 @@ def resolve(job: Job) -> dict[str, JsonValue]:
         user = job.job.remote_user or getpass.getuser()
     except (KeyError, OSError) as error:
         raise UsageError("this account has no user name to log in with", hint="set job.remote_user") from error
-    found: dict[str, JsonValue] = {"user": user, "keys": str(Path.home() / ".ssh"), "shown": ["user"]}
+    found: dict[str, JsonValue] = {"user": user, "keys": str(Path.home() / ".ssh")}
+    found |= {"login_user": find_login(job) or user, "shown": ["login_user"]}
     if section_of(job).iap:
         if (gcloud := shutil.which("gcloud")) is None:
             hint = "install the Google Cloud CLI (gcloud), and run: gcloud auth login"

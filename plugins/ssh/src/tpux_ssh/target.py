@@ -64,8 +64,13 @@ def login_user(job: Job) -> str:
     Raises:
         TpuxError: as `resolved` does.
     """
+    return find_login(job) or resolved(job, "user")
+
+
+def find_login(job: Job) -> str:
+    """Return the login user that the config or the allocator's `resolve` names; "" if neither does."""
     found = job.resolved.get(job.tpu.allocation_mode, {}).get("login_user")
-    return job.job.remote_user or str(found or "") or resolved(job, "user")
+    return job.job.remote_user or str(found or "")
 
 
 def resolved(job: Job, key: Literal["user", "keys", "gcloud"]) -> str:

@@ -34,6 +34,8 @@ KEY_FILE = ".wandb-key"
 """In a worker's home directory: the key for an upload, which reads and removes it."""
 SHOWN = 20
 """Keys of the summary that are shown."""
+SUMMARY = r"wandb(?:\x1b\[0m)?:\s+(?:\x1b\[\d+m)*Run (?:history|summary):"
+"""A line that wandb prints when a run ends, whether it has finished or failed."""
 _URL = re.compile(r"https?://\S+")
 
 
@@ -107,12 +109,15 @@ def _read_run(
 
 
 @hookimpl
-def classify_failure(attempt: Attempt) -> list[Finished]:
+def classify_failure(job: Job, attempt: Attempt) -> list[Finished]:
     """Return on which workers the run has recorded the exit code 0, and no other run has recorded none.
 
-    What is printed proves nothing.
+    What is printed proves nothing, but where the config does not name wandb it is a reason to say so.
     """
     found = []
+    if "wandb" not in job.command.finished_by:
+        printed = (ending for ending in attempt.endings if ending.failed and find_line(ending.tail(), SUMMARY))
+        return [Finished("the program printed the summary of a run", ending.worker) for ending in printed]
     for worker, by_plugin in attempt.collected.items():
         run = by_plugin.get("wandb", {})
         if run.get("exit code") == 0 and "runs without an exit code" not in run:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.gcs import Bucket
 from tests.tiers import representative
-from tests.world import World
+
 from tpux import Checkpoint, Finding, TpuxError, hookimpl, sh
-from tpux_gcp.credentials import Place, storage_options
+from tpux.lifecycle.create import create_job
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -36,16 +34,6 @@ command:
 """
 
 
-@pytest.fixture
-def bucket(tmp_path):
-    root = tmp_path / "buckets"
-    (root / "runs").mkdir(parents=True)
-    (root / "runs/readme").touch()
-    server = Bucket(root)
-    yield server
-    server.close()
-
-
 def config(bucket, pattern="ckpt-*"):
     return SAVES.replace("ROOT", str(bucket.root)).replace("PATTERN", pattern)
 
@@ -57,23 +45,6 @@ def test_a_resume_from_the_last_checkpoint_in_a_bucket(tpux, bucket):
     expected = ["0", "0", "1 attempt-2", "1 attempt-2"]
     assert [tpux.output("000001", attempt=n).decode().strip() for n in (1, 2, 3, 4)] == expected
     assert not list(tpux.home.rglob("gs:*")), "no directory has the name of a URL"
-
-
-@pytest.fixture
-def world(tmp_path, monkeypatch, bucket):
-    class Plugin:
-        @hookimpl
-        def check(self):
-            yield sh("true")
-
-        @hookimpl
-        def storage_options(self, scheme):
-            return storage_options(Place(storage_endpoint=bucket.endpoint)) if scheme == "gs" else None
-
-    world = World(tmp_path, monkeypatch)
-    world.cloud.workers = 1
-    world.plugins.add("bucket", Plugin())
-    return world
 
 
 def resumes(world):
@@ -239,3 +210,25 @@ def test_a_url_that_nobody_serves_is_refused_beside_other_searches(world, judges
     world.plugins.add("zzstore", plugin)
     with pytest.raises(TpuxError, match=r"foo://|only zz://"):
         world.create("job: {output_dir: 'foo://runs/a'}\ncommand: {cmd: 'true'}\n")
+
+
+def test_a_selected_plugin_that_searches_is_checked_once(world):
+    class Bucket(Searches):
+        asked = 0
+
+        @hookimpl
+        def check(self):
+            yield sh("true")
+
+        @hookimpl
+        def preflight(self, job):
+            self.asked += 1
+            return [Finding("warning", "zz is slow")]
+
+    warnings, plugin = [], Bucket(lambda _: Checkpoint(""))
+    world.plugins.add("zzstore", plugin)
+    config = world.path / "job.yaml"
+    config.write_text("setup: {modules: [zzstore]}\n" + zz_config())
+    create_job(world.store, config, ["tpu.allocation_mode=cloud"], warn=warnings.append, plugins=world.plugins)
+    assert plugin.asked == 1
+    assert [text for text in warnings if "zz" in text] == ["warning: zz is slow"]
