@@ -17,7 +17,6 @@ import requests
 from aiohttp.client_exceptions import ClientConnectorError, ServerDisconnectedError
 from aiohttp.client_reqrep import ConnectionKey
 from gcsfs.retry import HttpError
-from google.api_core.exceptions import GoogleAPICallError, RetryError, ServiceUnavailable, from_http_response
 from google.auth.exceptions import RefreshError, TransportError
 from paramiko.ssh_exception import ChannelException, NoValidConnectionsError, SSHException
 from urllib3.exceptions import (
@@ -36,6 +35,7 @@ from tpux.model.failures import Failure
 from tpux.model.job import Job
 from tpux.supervisor.errors import _message
 from tpux_gcp import api, errors
+from tpux_gcp.credentials import Place
 from tpux_gcp.errors import CloudError
 from tpux_gcp.lookup import cli_errors
 from tpux_ssh import connection, login
@@ -77,47 +77,28 @@ def _requests_errors() -> Iterator[requests.RequestException]:
     yield requests.exceptions.ChunkedEncodingError(ProtocolError("Connection broken", OSError(5, "Input/output error")))
 
 
-def _answer(status: int) -> GoogleAPICallError:
-    """Return google-api-core's error for an answer of the API."""
-    response = requests.Response()
-    response.status_code, response.url = status, f"{URL}?%24alt=json%3Benum-encoding%3Dint"
-    response.request = requests.Request("GET", response.url).prepare()
-    said = {"code": status, "message": "The service is currently unavailable.", "status": "UNAVAILABLE"}
-    response._content = json.dumps({"error": said}).encode()
-    return from_http_response(response)
-
-
 def _cloud_messages() -> Iterator[str]:
-    for error in _requests_errors():
-        yield errors.from_connection_error(error).message
-
-        def failing(error: Exception = error) -> object:
-            raise RetryError("Timeout of 60.0s exceeded", error)
-
-        with pytest.raises(CloudError) as caught:
-            api.invoke(lambda *_, **__: failing(), None, "p")
-        yield caught.value.problem.message
-    for status in (408, 500, 502, 503, 504):
-        unavailable = _answer(status)
-        problem = errors.from_api_error(unavailable, "p")
-        assert problem.message == f"the TPU API answered {status}: The service is currently unavailable."
-        yield problem.message
-
-        def giving_up(error: Exception = unavailable) -> object:
-            raise RetryError("Timeout of 60.0s exceeded", error)
-
-        with pytest.raises(CloudError) as caught:
-            api.invoke(lambda *_, **__: giving_up(), None, "p")
-        assert (caught.value.problem.kind, caught.value.problem.message) == ("transient", problem.message)
+    place = Place("p", endpoint="https://tpu.googleapis.com", endpoint_allowed=True)
+    said = {"message": "The service is currently unavailable.", "status": "UNAVAILABLE", "details": [1, {"@type": "x"}]}
+    failures: list[Exception] = [*_requests_errors()]
+    failures += [errors.AnswerError(status, json.dumps({"error": said})) for status in (408, 500, 502, 503, 504)]
+    failures += [errors.AnswerError(status, "") for status in (200, 502)]
+    for error in failures:
+        with (
+            patch("tpux_gcp.api._session", side_effect=error),
+            patch("tpux_gcp.api.RETRY_DEADLINE", 0),
+            pytest.raises(CloudError) as caught,
+        ):
+            api.invoke(place, "GET", "projects/p/locations", {}, None)
+        assert caught.value.problem.kind == "transient"
         with pytest.raises(TpuxError) as printed, cli_errors():
             raise caught.value
+        yield caught.value.problem.message
         yield str(printed.value)
     yield errors.from_auth_error(
         RefreshError("invalid_grant: Token has been revoked.", {"error": "invalid_grant"})
     ).message
     yield errors.from_auth_error(TransportError(next(_requests_errors()))).message
-    yield errors.from_api_error(GoogleAPICallError("unexpected end"), "p").message
-    yield errors.from_api_error(ServiceUnavailable("failed to connect to all addresses"), "p").message
 
 
 def _login_messages() -> Iterator[str]:
@@ -181,7 +162,7 @@ def test_no_message_is_a_librarys_own() -> None:
         assert not RAW.search(message), message
         assert re.match(
             r"(nothing listens at|https://\S+ cannot be reached|the TPU API (does not answer|gave no answer)|"
-            r"the TPU API answered \d+: \w|cannot look for checkpoints in gs://runs/a: \w|"
+            r"the TPU API answered \d+(: \w|$)|unexpected response|cannot look for checkpoints in gs://runs/a: \w|"
             r"could not refresh the credentials|credentials rejected|ann@10\.0\.0\.1|cannot use the key|"
             r"the disk is full: free|a file of the job cannot be read or written|the job's config|failed to connect)",
             message,

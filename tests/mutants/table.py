@@ -363,7 +363,7 @@ MUTANTS = [
     Mutant(
         "a TPU is absent only if it is looked for after the end of its creation",
         "plugins/gcp/src/tpux_gcp/existence.py",
-        "    return context, pending if resource is None else Exists(resource)\n",
+        "    return context, pending if resource is None else Exists(_doubt_missing(context, resource))\n",
         "    return context, pending\n",
         ("plugins/gcp/tests/test_gcp_existence.py::test_absent_is_never_said_of_what_exists_or_is_being_created",),
     ),
@@ -391,13 +391,20 @@ MUTANTS = [
         ("tests/test_takeover.py::test_a_taker_that_is_stopped_before_it_has_changed_the_labels",),
     ),
     Mutant(
-        "a node is not requested again while the first request may take effect",
+        "a node is not requested again at once after a request that was not answered",
         "plugins/gcp/src/tpux_gcp/provision.py",
-        "        if context.queue and not context.saved.operation:",
-        "        if not context.saved.operation:",
+        "    if not saved.operation and context.now - saved.sent_at >= RESEND_AFTER:\n",
+        "    if not saved.operation:\n",
         (
-            "plugins/gcp/tests/test_gcp_crash_recovery.py::test_a_node_is_not_requested_again_while_the_first_request_may_take_effect",
+            "plugins/gcp/tests/test_gcp_crash_recovery.py::test_a_node_is_requested_again_a_minute_after_a_request_that_was_not_answered",
         ),
+    ),
+    Mutant(
+        "a release waits for the first of two requests",
+        "plugins/gcp/src/tpux_gcp/release.py",
+        "        return None if again or not context.late_for else _await_late(context)\n",
+        "        return None\n",
+        ("plugins/gcp/tests/test_gcp_crash_recovery.py::test_a_release_waits_for_the_first_of_two_requests",),
     ),
     Mutant(
         "the intent to create is saved before the creation",

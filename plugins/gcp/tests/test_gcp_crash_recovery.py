@@ -333,14 +333,61 @@ def test_a_creation_that_was_not_answered_and_never_takes_effect(drive, mode):
     assert 800 < job.at - began < 1000
 
 
-def test_a_node_is_not_requested_again_while_the_first_request_may_take_effect(drive):
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_node_is_requested_again_a_minute_after_a_request_that_was_not_answered(drive, times):
     job = drive()
-    job.cloud.drop("*.create", count=1)
+    job.cloud.error(500, method="nodes.create", count=times)
     _until_sent(job)
     began = job.at
     job.ready()
-    assert len(job.requests("nodes.create")) == 2
-    assert job.at - began > 800
+    assert len(job.requests("nodes.create")) == times + 1
+    assert len({request.query["nodeId"] for request in job.requests("nodes.create")}) == 1
+    assert 60 * times <= job.at - began < 120 * times
+    assert len(job.nodes()) == 1
+    job.release()
+
+
+def test_a_release_waits_for_the_first_of_two_requests(drive):
+    """It is handled after the TPU of the second one was deleted."""
+    job = drive()
+    job.cloud.late(3600)
+    _until_sent(job)
+    began = job.at
+    job.ready()
+    job.run(job.release_step, until="may still take effect")
+    assert job.nodes() == []
+    assert 0 < job.release_step().ends_within < 900 - (job.at - began) + 40
+    job.release()
+    assert 800 < job.at - began < 1000
+
+
+def test_a_lost_node_is_requested_again_although_an_earlier_request_may_take_effect(drive):
+    """Under the same name there is one; which of both requests it is does not matter."""
+    job = drive(pricing="spot", name="again")
+    job.cloud.error(500, method="nodes.create", count=1)
+    job.ready()
+    name, began = job.saved_state["name"], job.at
+    job.cloud.preempt(name)
+    job.cloud.wait_for(name, "PREEMPTED")
+    job.ready()
+    assert (job.saved_state["name"], len(job.requests("nodes.create"))) == (name, 3)
+    assert job.at - began < 200
+    job.run(job.release_step, until="may still take effect")
+    job.release()
+
+
+def test_a_request_that_the_first_one_has_overtaken_is_adopted(drive):
+    job = drive()
+    job.cloud.late(0.5, count=1)
+    _until_sent(job)
+    job.cloud.wait_for(f"train-{job.job}", "READY")
+    job.at += 60
+    with pytest.MonkeyPatch.context() as patch:  # it appears after it was looked for
+        patch.setattr(Api, "tpu", lambda *_, **__: None)
+        job.step()
+        job.step()
+    job.ready()
+    assert (len(job.requests("nodes.create")), len(job.nodes())) == (2, 1)
     job.release()
 
 

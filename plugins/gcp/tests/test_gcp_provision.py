@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpux import MachineStatus, Released, Waiting
+from tpux_gcp import api
 
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 KEY = "ann:ssh-ed25519 AAAAC3Nza tpux"
@@ -102,7 +103,10 @@ def test_pricing_of_a_queued_resource(drive, pricing, tier):
 @MODES
 @pytest.mark.parametrize(
     ("accelerator", "zone", "topology", "kind"),
-    [("v4-32", "us-central2-b", "2x2x4", 7), ("v5litepod-16", "us-west4-a", "4x4", 9)],  # AcceleratorConfig.Type
+    [
+        ("v4-32", "us-central2-b", "2x2x4", "V4"),
+        ("v5litepod-16", "us-west4-a", "4x4", "V5LITE_POD"),
+    ],
 )
 def test_a_topology_is_sent_with_the_generation(drive, mode, accelerator, zone, topology, kind):
     job = drive(mode=mode, accelerator=accelerator, zone=zone, topology=topology)
@@ -202,8 +206,6 @@ def test_an_api_error_is_unknown_and_deletes_nothing(drive, mode):
         assert isinstance(answer, Waiting)
         assert "not released yet" in answer.why
         job.cloud.clear(rule)
-        from tpux_gcp import api
-
         api._throttled_until.clear()
     assert job.nodes()
     assert job.inspect().state == "ready"
@@ -211,15 +213,12 @@ def test_an_api_error_is_unknown_and_deletes_nothing(drive, mode):
 
 
 def test_an_unreachable_slice_is_not_gone(drive, monkeypatch):
-    from google.cloud.tpu_v2 import ListNodesResponse, TpuClient
-    from google.cloud.tpu_v2.services.tpu.pagers import ListNodesPager
-
     job = drive(mode="queued-resources", node_count=2)
     job.ready()
-    partial = ListNodesResponse(unreachable=["projects/emulated/locations/us-central2-b"])
+    partial = {"unreachable": ["projects/emulated/locations/us-central2-b"]}
     with monkeypatch.context() as away:
-        pager = ListNodesPager(method=None, request={}, response=partial)
-        away.setattr(TpuClient, "list_nodes", lambda *_, **__: pager)
+        real = api.invoke
+        away.setattr(api, "invoke", lambda *a, **o: partial if a[2].endswith("/nodes") else real(*a, **o))
         assert job.inspect().state == "unknown"
         assert "could not reach" in job.inspect().evidence
     assert job.inspect().state == "ready"

@@ -139,7 +139,7 @@ class Cloud:
         return self._create(location, name, location.node(name), message["labels"])
 
     def create_queued_resource(self, location: Location, name: str, message: dict, request_id: str) -> str:
-        labels = message["tpu"]["node_spec"][0]["node"]["labels"]
+        labels = message["tpu"]["nodeSpec"][0]["node"]["labels"]
         return self._create(location, name, location.queued_resource(name), labels, request_id)
 
     def _create(self, location: Location, name: str, target: str, labels: dict, request_id: str = "") -> str:

@@ -306,23 +306,9 @@ def test_a_name_conflict_with_an_invisible_resource(drive):
 
 
 def test_a_404_from_a_proxy_is_not_missing():
-    from types import SimpleNamespace
-
-    from google.api_core.exceptions import NotFound
-
-    from tpux_gcp.errors import from_api_error
-
-    def answer(body: object) -> NotFound:
-        def json() -> object:
-            if isinstance(body, str):
-                raise ValueError  # noqa: TRY004  (as requests does)
-            return body
-
-        return NotFound("x", response=SimpleNamespace(status_code=404, text=str(body), json=json))
-
-    assert from_api_error(answer("<html>nginx</html>"), "p").kind == "transient"
+    assert errors.from_answer(404, "<html>nginx</html>", "p").kind == "transient"
     gone = {"error": {"code": 404, "status": "NOT_FOUND", "message": "Resource 'n' was not found"}}
-    assert from_api_error(answer(gone), "p").kind == "missing"
+    assert errors.from_answer(404, json.dumps(gone), "p").kind == "missing"
 
 
 @pytest.mark.parametrize(

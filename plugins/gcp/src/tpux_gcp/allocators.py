@@ -150,6 +150,8 @@ def _status(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
     details = {node.name: f"{node.state} {node.health}".strip() for node in resource.nodes}
     if status == "ready":
         return MachineStatus("ready", evidence=evidence, poll_after=POLL, details=details)
+    if status == "creating" and resource.missing:
+        return MachineStatus("unknown", evidence=evidence, poll_after=POLL)
     if status in {"queued", "creating"}:
         return MachineStatus("waiting", evidence=evidence, poll_after=POLL, details=details)
     if status == "error":  # state UNKNOWN, or an ACTIVE queued resource without its nodes

@@ -5,39 +5,42 @@ Each method of `Api` is one request (a list: one per page); none waits for an op
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tpux_gcp.credentials import Place, credentials
-from tpux_gcp.errors import CloudError, Problem, from_failed_call
-from tpux_gcp.resource import (
-    Location,
-    Node,
-    Operation,
-    QueuedResource,
-    TpuResource,
+from tpux_gcp.errors import AnswerError, CloudError, Problem, from_failed_call
+from tpux_gcp.messages import (
+    Message,
+    UnreadableError,
+    creates,
     parse_node,
     parse_operation,
     parse_queued_resource,
+    part,
+    parts,
+    text,
 )
+from tpux_gcp.resource import Location, Node, Operation, QueuedResource, TpuResource
 
 if TYPE_CHECKING:
-    from google.api_core.operation import Operation as LongRunningOperation
-    from google.api_core.retry import Retry
-    from google.cloud import tpu_v2
+    from google.auth.transport.requests import AuthorizedSession
 
 T = TypeVar("T")
-Message = Mapping[str, object]
-"""An API message with its fields in snake_case, as proto-plus accepts it."""
 # Real seconds. A step must not block one of the supervisor's threads: the next step repeats an unanswered call.
 TIMEOUT = 15.0
 MUTATION_TIMEOUT = 30.0
 RETRY_DEADLINE = 3.0
 THROTTLE_PAUSE = 60.0
+_REPEATED = frozenset({500, 502, 503, 504})
+_SEGMENT = re.compile(r"(?!\.+$)[-\w.~:]+", re.ASCII)
+"""Of a path: what others mean in a URL, such as `..` and `?`, is no name."""
 
 _log = logging.getLogger(__name__)
 _thread = threading.local()
@@ -48,12 +51,16 @@ _lock = threading.Lock()
 class Api:
     """The TPU API of one project.
 
-    google-cloud-tpu is imported by the first call: 0.4 s and 58 MB that jobs without a TPU do not pay.
+    It is JSON over google-auth's session, not google-cloud-tpu, which refuses what its version does not know: a state
+    of a colleague's node, or the type of an operation's metadata. Here it passes through.
     Every method raises CloudError if the call fails; getters return None if the API answers that the resource
     does not exist.
 
     Args:
         place: the project, the API's address and the credentials.
+
+    Attributes:
+        unreadable: how many items of lists were left out, since they do not say what they describe.
 
     Raises:
         InvalidConfigError: no project is set anywhere.
@@ -62,20 +69,13 @@ class Api:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.project = place.required_project()
+        self.unreadable = 0
 
-    @property
-    def client(self) -> tpu_v2.TpuClient:
-        """This thread's client: a `requests.Session` is not thread-safe."""
-        clients: dict[Place, tpu_v2.TpuClient] = _thread.__dict__.setdefault("clients", {})
-        key = replace(self.place, project="", zone="")
-        if key not in clients:
-            from google.cloud import tpu_v2
-
-            options = {"api_endpoint": self.place.endpoint}
-            clients[key] = tpu_v2.TpuClient(
-                transport="rest", credentials=credentials(self.place), client_options=options
-            )
-        return clients[key]
+    def _send(
+        self, verb: str, path: str, *, mutation: bool = False, body: Message | None = None, **query: str
+    ) -> Message:
+        """Make one call; `query` is without what is empty."""
+        return invoke(self.place, verb, path, {k: v for k, v in query.items() if v}, body, mutation=mutation)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -93,7 +93,9 @@ class Api:
         node = self.node(location, name)
         return None if node is None else TpuResource.from_node(node)
 
-    def leftover_nodes(self, location: Location, name: str, owners: Sequence[Mapping[str, str]]) -> TpuResource | None:
+    def leftover_nodes(
+        self, location: Location, name: str, owners: Sequence[Mapping[str, str]], slices: int = 0
+    ) -> TpuResource | None:
         """Get the nodes that remain of a multislice whose queued resource no longer exists.
 
         The API deletes a FAILED or SUSPENDED queued resource although it has nodes.
@@ -102,23 +104,27 @@ class Api:
             location: the zone.
             name: the name of the queued resource.
             owners: the labels of the job, and of those from which it has taken over the nodes: they carry one of these.
+            slices: how many nodes it had. If the list has none of them, each is asked for: the list may be incomplete.
         """
-        nodes = [
-            node
-            for node in self.nodes(location)
-            if node.queued_resource == name
-            or any(labels and labels.items() <= node.labels.items() for labels in owners)
-        ]
+
+        def remains(node: Node) -> bool:
+            owned = any(labels and labels.items() <= node.labels.items() for labels in owners)
+            return owned or node.queued_resource == name
+
+        nodes = [node for node in self.nodes(location) if remains(node)]
+        if not nodes:
+            asked = (self.node(location, f"{name}-{number}") for number in range(slices))
+            nodes = [node for node in asked if node is not None and remains(node)]
         return TpuResource.from_leftover_nodes(name, nodes) if nodes else None
 
     def node(self, location: Location, name: str) -> Node | None:
         """Get a node."""
         message = self.node_message(location, name)
-        return None if message is None else parse_node(message)
+        return None if message is None else _readable(parse_node, message)
 
-    def node_message(self, location: Location, name: str) -> tpu_v2.Node | None:
+    def node_message(self, location: Location, name: str) -> Message | None:
         """Get a node as the API returns it."""
-        return _none_if_missing(lambda: invoke(self.client.get_node, {"name": location.node(name)}, self.project))
+        return _none_if_missing(lambda: self._send("GET", location.node(name)))
 
     def nodes(self, location: Location, unreachable: list[str] | None = None) -> list[Node]:
         """List the nodes of a zone, or of all zones (`-`).
@@ -128,27 +134,25 @@ class Api:
             unreachable: receives the locations that the API could not reach. Without it they are an error: a node
                 that is missing from the list for that reason must not be mistaken for a deleted one.
         """
-        pages = self._pages(self._list(self.client.list_nodes, location), unreachable)
-        return [parse_node(message) for page in pages for message in page.nodes]
+        return self._readable_items(parse_node, self._list(f"{location.parent}/nodes", "nodes", unreachable))
 
     def queued_resource(self, location: Location, name: str) -> QueuedResource | None:
         """Get a queued resource."""
         message = self.queued_resource_message(location, name)
-        return None if message is None else parse_queued_resource(message)
+        return None if message is None else _readable(parse_queued_resource, message)
 
-    def queued_resource_message(self, location: Location, name: str) -> tpu_v2.QueuedResource | None:
+    def queued_resource_message(self, location: Location, name: str) -> Message | None:
         """Get a queued resource as the API returns it."""
-        request = {"name": location.queued_resource(name)}
-        return _none_if_missing(lambda: invoke(self.client.get_queued_resource, request, self.project))
+        return _none_if_missing(lambda: self._send("GET", location.queued_resource(name)))
 
     def queued_resources(self, location: Location, unreachable: list[str] | None = None) -> list[QueuedResource]:
         """List the queued resources of a zone, or of all zones; arguments as for `nodes`."""
-        pages = self._pages(self._list(self.client.list_queued_resources, location), unreachable)
-        return [parse_queued_resource(message) for page in pages for message in page.queued_resources]
+        messages = self._list(f"{location.parent}/queuedResources", "queuedResources", unreachable)
+        return self._readable_items(parse_queued_resource, messages)
 
     def operation(self, name: str) -> Operation | None:
         """Get a long-running operation; the API forgets old ones."""
-        message = _none_if_missing(lambda: invoke(self.client.get_operation, {"name": name}, self.project))
+        message = _none_if_missing(lambda: self._send("GET", name))
         return None if message is None else parse_operation(message)
 
     def running_creation(self, location: Location, target: str) -> str:
@@ -158,68 +162,60 @@ class Api:
             location: the zone.
             target: the full name of the resource.
         """
-        from google.cloud import tpu_v2
-
-        request: dict[str, object] = {"name": location.parent, "page_size": 1000}
-        while True:
-            page = invoke(self.client.list_operations, request, self.project)
-            for message in page.operations:
-                metadata = tpu_v2.OperationMetadata.deserialize(message.metadata.value)
-                if not message.done and metadata.verb == "create" and metadata.target == target:
-                    return str(message.name)
-            if not page.next_page_token:
-                return ""
-            request["page_token"] = page.next_page_token
+        running = [
+            message
+            for message in self._list(f"{location.parent}/operations", "operations")
+            if message.get("done") is not True and creates(message, target)
+        ]
+        return text(running[0], "name") if running else ""
 
     def accelerator_types(self, location: Location) -> list[str]:
         """List the accelerator types of a zone."""
-        pages = self._pages(self._list(self.client.list_accelerator_types, location))
-        return [message.type_ for page in pages for message in page.accelerator_types]
+        return self._names(f"{location.parent}/acceleratorTypes", "acceleratorTypes", "type")
 
     def runtime_versions(self, location: Location) -> list[str]:
         """List the runtime versions of a zone."""
-        pages = self._pages(self._list(self.client.list_runtime_versions, location))
-        return [message.version for page in pages for message in page.runtime_versions]
+        return self._names(f"{location.parent}/runtimeVersions", "runtimeVersions", "version")
 
     def zones(self) -> list[str]:
         """List the zones that the project may use."""
-        request = {"name": f"projects/{self.project}", "page_size": 1000}
-        answer = invoke(self.client.list_locations, request, self.project)
-        return sorted(location.location_id for location in answer.locations)
+        return sorted(self._names(f"projects/{self.project}/locations", "locations", "locationId"))
 
     def guest_attributes(self, location: Location, name: str) -> list[dict[tuple[str, str], str]]:
         """Get what each worker of a READY node has published, by namespace and key: its host keys and its host name."""
-        answer = invoke(self.client.get_guest_attributes, {"name": location.node(name)}, self.project)
+        answer = self._send("POST", f"{location.node(name)}:getGuestAttributes", body={})
         return [
-            {(item.namespace, item.key): item.value for item in worker.query_value.items}
-            for worker in answer.guest_attributes
+            {
+                (text(item, "namespace"), text(item, "key")): text(item, "value")
+                for item in parts(part(worker, "queryValue"), "items")
+            }
+            for worker in parts(answer, "guestAttributes")
         ]
 
     # --- changing: each starts an operation; create, update, start and stop return its name -----
 
     def create_node(self, location: Location, name: str, node: Message) -> str:
         """Start to create a node."""
-        return self._mutate(self.client.create_node, {"parent": location.parent, "node_id": name, "node": node})
+        return self._mutate("POST", f"{location.parent}/nodes", body=node, nodeId=name)
 
     def create_queued_resource(self, location: Location, name: str, message: Message, request_id: str) -> str:
         """Start to create a queued resource; the API ignores a repeated `request_id` (AIP-155)."""
-        request = {"parent": location.parent, "queued_resource_id": name, "queued_resource": message}
-        return self._mutate(self.client.create_queued_resource, {**request, "request_id": request_id})
+        path = f"{location.parent}/queuedResources"
+        return self._mutate("POST", path, body=message, queuedResourceId=name, requestId=request_id)
 
     def update_node(
         self, location: Location, name: str, field: Literal["labels", "metadata"], values: Mapping[str, str]
     ) -> str:
         """Start to replace a node's labels or its metadata."""
-        node = {"name": location.node(name), field: dict(values)}
-        return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": [field]}})
+        return self._mutate("PATCH", location.node(name), body={field: dict(values)}, updateMask=field)
 
     def start_node(self, location: Location, name: str) -> str:
         """Start to start a stopped node."""
-        return self._mutate(self.client.start_node, {"name": location.node(name)})
+        return self._mutate("POST", f"{location.node(name)}:start", body={})
 
     def stop_node(self, location: Location, name: str) -> str:
         """Start to stop a node with one worker."""
-        return self._mutate(self.client.stop_node, {"name": location.node(name)})
+        return self._mutate("POST", f"{location.node(name)}:stop", body={})
 
     def delete(self, location: Location, resource: TpuResource) -> None:
         """Start to delete a queued resource with its nodes, or the nodes if it has none.
@@ -229,8 +225,7 @@ class Api:
         """
         try:
             if name := resource.queued_resource:
-                request: Message = {"name": location.queued_resource(name), "force": True}
-                invoke(self.client.delete_queued_resource, request, self.project)
+                self._send("DELETE", location.queued_resource(name), force="true")
                 return
         except CloudError as error:
             if error.problem.kind in {"busy", "exists"}:
@@ -240,50 +235,73 @@ class Api:
         # Not created by a queued resource, or that one is gone.
         for node in resource.nodes:
             try:
-                invoke(self.client.delete_node, {"name": location.node(node.name)}, self.project)
+                self._send("DELETE", location.node(node.name))
             except CloudError as error:
                 if error.problem.kind not in {"missing", "busy", "exists"}:
                     raise
 
-    def _mutate(self, method: Callable[..., LongRunningOperation], request: Message) -> str:
-        return str(invoke(method, request, self.project, mutation=True).operation.name)
+    def _mutate(self, verb: str, path: str, *, body: Message, **query: str) -> str:
+        """Start an operation and return its name. An answer without a name says nothing of what was done."""
+        answer = self._send(verb, path, mutation=True, body=body, **query)
+        if not (name := text(answer, "name")):
+            message = f"the TPU API gave an unexpected answer, which names no operation: {sorted(answer)}"
+            raise CloudError(Problem("transient", message, unanswered=True))
+        return name
 
     def _nodes_of(self, location: Location, queued: QueuedResource) -> list[Node]:
-        """Get the existing nodes of a queued resource, with one call however many slices it has."""
-        if len(queued.node_ids) == 1:
-            node = self.node(location, queued.node_ids[0])
-            return [] if node is None else [node]
-        return [node for node in self.nodes(location) if node.name in queued.node_ids]
+        """Get the existing nodes of a queued resource, with one call if the list has them all: it may be incomplete."""
+        listed = self.nodes(location) if len(queued.node_ids) > 1 else []
+        found = [node for node in listed if node.name in queued.node_ids]
+        unlisted = set(queued.node_ids) - {node.name for node in found}
+        asked = (self.node(location, name) for name in sorted(unlisted))
+        return [*found, *(node for node in asked if node is not None)]
 
-    def _list(self, method: Callable[..., T], location: Location) -> T:
-        return invoke(method, {"parent": location.parent, "page_size": 1000}, self.project)
+    def _names(self, path: str, collection: str, field: str) -> list[str]:
+        return [name for message in self._list(path, collection) if (name := text(message, field))]
 
-    def _pages(self, pager: _Pager[P], unreachable: list[str] | None = None) -> list[P]:
-        """Get all pages; those after the first are calls too, and fail in the same ways.
+    def _list(self, path: str, collection: str, unreachable: list[str] | None = None) -> list[Message]:
+        """Get the items on all pages; those after the first are calls too, and fail in the same ways.
 
         Raises:
             CloudError: a call failed; without `unreachable`, also if the API could not reach a location.
         """
-        pages = invoke(lambda _, **__: list(pager.pages), None, self.project)
-        missing = [name for page in pages for name in page.unreachable]
+        found: list[Message] = []
+        missing: list[str] = []
+        token, tokens = "", set[str]()
+        while token not in tokens:
+            tokens.add(token)
+            page = self._send("GET", path, pageSize="1000", pageToken=token)
+            found += parts(page, collection)
+            items, locations = page.get(collection), page.get("unreachable")
+            self.unreadable += sum(not isinstance(each, dict) for each in items) if isinstance(items, list) else 0
+            missing += map(str, locations) if isinstance(locations, list) else []
+            if not (token := text(page, "nextPageToken")):
+                break
+        else:
+            raise CloudError(Problem("transient", f"the TPU API repeats a page of {collection}"))
         if missing and unreachable is None:
             raise CloudError(Problem("transient", f"the TPU API could not reach {', '.join(missing)}"))
         if unreachable is not None:
             unreachable += missing
-        return pages
+        return found
+
+    def _readable_items(self, parse: Callable[[Message], T], messages: Sequence[Message]) -> list[T]:
+        """Return the items that say what they describe. Others cannot be the job's: its TPUs have names."""
+        found = []
+        for message in messages:
+            try:
+                found.append(parse(message))
+            except UnreadableError as error:
+                self.unreadable += 1
+                _log.warning("left out of a list: %s", error)
+        return found
 
 
-class _Page(Protocol):
-    @property
-    def unreachable(self) -> Sequence[str]: ...
-
-
-P = TypeVar("P", bound=_Page, covariant=True)
-
-
-class _Pager(Protocol[P]):
-    @property
-    def pages(self) -> Iterator[P]: ...
+def _readable(parse: Callable[[Message], T], message: Message) -> T:
+    try:
+        return parse(message)
+    except UnreadableError as error:
+        raise CloudError(Problem("transient", f"the TPU API gave an unexpected answer: {error}")) from error
 
 
 def _none_if_missing(get: Callable[[], T]) -> T | None:
@@ -295,41 +313,85 @@ def _none_if_missing(get: Callable[[], T]) -> T | None:
         raise
 
 
-def invoke(method: Callable[..., T], request: object, project: str, *, mutation: bool = False) -> T:
-    """Call a method of google-cloud-tpu, which by default neither retries nor times out.
+def invoke(
+    place: Place, verb: str, path: str, query: Mapping[str, str], body: Message | None, *, mutation: bool = False
+) -> Message:
+    """Make one call of the API, with a timeout, and repeat it for some seconds if it changes nothing.
 
     Args:
-        method: the method.
-        request: what is sent.
-        project: the project, of which all calls pause together.
+        place: the project, of which all calls pause together, the address and the credentials.
+        verb: of HTTP.
+        path: the resource, below the version.
+        query: the query's parameters.
+        body: the message that is sent, None for none.
         mutation: it creates or changes something: not repeated blindly, the next step checks whether it took effect.
 
     Raises:
         CloudError: the call failed. For a minute after a `throttled` error, every call for that project fails
             with another one, without a request being sent.
     """
-    from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
 
-    _check_throttled(project)
+    if not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
+        raise CloudError(Problem("config", f"invalid name {path!r}", "names have letters, digits and hyphens"))
+    _check_throttled(place.project)
+
+    def send() -> Message:
+        options = {"params": query, "json": body, "timeout": MUTATION_TIMEOUT if mutation else TIMEOUT}
+        # The API redirects nobody; who does wants a login or a proxy.
+        answer = _session(place).request(verb, f"{place.endpoint}/v2/{path}", allow_redirects=False, **options)  # type: ignore[no-untyped-call]
+        return _message(answer.status_code, answer.text)
+
     try:
-        return method(request, retry=None if mutation else _retry(), timeout=MUTATION_TIMEOUT if mutation else TIMEOUT)
-    except (RetryError, GoogleAPICallError, GoogleAuthError, RequestException) as error:
-        problem = from_failed_call(error, project)
+        return send() if mutation else _repeat(send)
+    except (AnswerError, GoogleAuthError, RequestException, HTTPError, OSError) as error:
+        problem = from_failed_call(error, place.project)
         if problem.kind == "throttled":
-            _mark_throttled(project)
+            _mark_throttled(place.project)
         raise CloudError(problem) from error
 
 
-def _retry() -> Retry:
-    from google.api_core.exceptions import BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable
-    from google.api_core.retry import Retry, if_exception_type
+def _message(status: int, body: str) -> Message:
+    """Return the message of an answer.
+
+    Raises:
+        AnswerError: it is an error, or not the API's.
+    """
+    try:
+        message = json.loads(body)
+    except ValueError:
+        message = None
+    if status == 200 and isinstance(message, dict):
+        return message
+    raise AnswerError(status, body)
+
+
+def _session(place: Place) -> AuthorizedSession:
+    """Return this thread's session: a `requests.Session` is not thread-safe."""
+    from google.auth.transport.requests import AuthorizedSession
+
+    sessions: dict[Place, AuthorizedSession] = _thread.__dict__.setdefault("sessions", {})
+    key = replace(place, project="", zone="")
+    if key not in sessions:
+        sessions[key] = AuthorizedSession(credentials(place))  # type: ignore[no-untyped-call]
+    return sessions[key]
+
+
+def _repeat(send: Callable[[], Message]) -> Message:
     from requests.exceptions import ConnectionError as NoConnection
+    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+    def transient(error: BaseException) -> bool:
+        return isinstance(error, NoConnection) or (isinstance(error, AnswerError) and error.status in _REPEATED)
 
     # Timeouts are not retried: the step has taken long enough, and the next one repeats the call.
-    transient = if_exception_type(BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable, NoConnection)
-    return Retry(predicate=transient, initial=0.25, maximum=4.0, multiplier=2.0, timeout=RETRY_DEADLINE)
+    retrying = Retrying(
+        retry=retry_if_exception(transient), wait=wait_exponential(multiplier=0.25, max=4.0),
+        stop=stop_after_delay(RETRY_DEADLINE), reraise=True,
+    )  # fmt: skip
+    return retrying(send)
 
 
 def _check_throttled(project: str) -> None:

@@ -33,8 +33,6 @@ from tpux_gcp.resource import Location
 from tpux_gcp.spec import node_message, queued_resource_message
 
 if TYPE_CHECKING:
-    from google.cloud import tpu_v2
-
     from tpux_gcp.section import GcpTpuSection
 
 app = typer.Typer(
@@ -101,7 +99,7 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
     with cli_errors():
         messages = [api.queued_resource_message(found.location, queued)] if queued else []
         messages += [api.node_message(found.location, node.name) for node in found.resource.nodes]
-    emit([_as_json(message) for message in messages if message is not None])
+    emit([dict(message) for message in messages if message is not None])
 
 
 @app.command(epilog="Example: tpux tpu types --zone us-central2-b")
@@ -288,6 +286,8 @@ def _list(api: Api, zone: str | None) -> list[FoundTpu]:
     found, unreachable = list_tpus(api, zone)
     for name in unreachable:
         say(f"the TPU API could not reach {name}: its TPUs are missing from the list")
+    if api.unreadable:
+        say(f"{api.unreadable} items of the TPU API's lists cannot be read, and are left out")
     return found
 
 
@@ -349,13 +349,3 @@ def _summary(found: FoundTpu) -> dict[str, object]:
         "job": resource.labels.get(JOB, ""),
         "user": resource.labels.get(USER, ""),
     }
-
-
-def _as_json(message: tpu_v2.Node | tpu_v2.QueuedResource) -> object:
-    """Return a message as the API writes it: camelCase, enums by name, unset fields omitted."""
-    return type(message).to_dict(
-        message,
-        use_integers_for_enums=False,
-        preserving_proto_field_name=False,
-        always_print_fields_with_no_presence=False,
-    )

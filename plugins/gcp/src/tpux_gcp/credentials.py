@@ -122,7 +122,9 @@ def credentials(place: Place) -> Credentials:
         if key not in _credentials:
             try:
                 _credentials[key] = _load(place)
-            except (GoogleAuthError, OSError, ValueError) as error:
+            except OSError as error:  # a disk, not the login
+                raise CloudError(Problem("transient", f"cannot read the credentials: {plain_reason(error)}")) from error
+            except (GoogleAuthError, ValueError) as error:
                 message = f"no Google Cloud credentials: {plain_reason(error)}"
                 raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
         return _credentials[key]

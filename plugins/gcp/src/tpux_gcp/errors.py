@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -10,8 +11,6 @@ from urllib.parse import urlsplit
 from tpux import Failure, plain_reason
 
 if TYPE_CHECKING:
-    from google.api_core.exceptions import GoogleAPICallError, RetryError
-    from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
 
 ProblemKind = Literal[
@@ -87,6 +86,19 @@ class CloudError(Exception):
         self.problem = problem
 
 
+class AnswerError(Exception):
+    """An HTTP answer that is no success, or not the API's.
+
+    Args:
+        status: the HTTP status.
+        body: the answer's text.
+    """
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"HTTP status {status}")
+        self.status, self.body = status, body
+
+
 class InvalidConfigError(Exception):
     """A request that cannot succeed as configured; retrying does not help."""
 
@@ -116,32 +128,31 @@ def from_http(status: int, message: str, project: str = "") -> Problem:
     return Problem(kind, message or f"HTTP status {status}", hint, unanswered=status in _UNANSWERED)
 
 
-def from_failed_call(
-    error: RetryError | GoogleAPICallError | GoogleAuthError | RequestException, project: str = ""
-) -> Problem:
-    """Classify what a call of a Google API has raised."""
-    from google.api_core.exceptions import GoogleAPICallError, RetryError
+def from_failed_call(error: Exception, project: str = "") -> Problem:
+    """Classify what a call of a Google API has raised, also while its token was refreshed."""
+    from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
 
+    if isinstance(error, AnswerError):
+        return from_answer(error.status, error.body, project)
     if isinstance(error, RequestException):
         return from_connection_error(error)
-    if isinstance(error, RetryError):
-        # Of the last try: the outcome is unknown, and the next step repeats the call.
-        if isinstance(cause := error.cause, RequestException):
-            return from_connection_error(cause)
-        if isinstance(cause, GoogleAPICallError):
-            return Problem("transient", from_api_error(cause, project).message, unanswered=True)
-        return Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
-    return from_api_error(error, project) if isinstance(error, GoogleAPICallError) else from_auth_error(error)
+    if isinstance(error, GoogleAuthError):
+        return from_auth_error(error)
+    return Problem("transient", f"the TPU API does not answer: {plain_reason(error)}", unanswered=True)
 
 
-def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
-    """Classify an error of google-api-core by the HTTP response that it carries."""
-    status, message, name = _response(error)
-    if status is None:
-        return Problem("transient", f"the TPU API gave no answer: {plain_reason(error)}", unanswered=True)
+def from_answer(status: int, body: str, project: str = "") -> Problem:
+    """Classify an HTTP answer that is no success, or that is not the API's: a proxy's or a captive portal's."""
+    error = _error_of(body)
+    if error is None:
+        said = f": {one_line(body)[:300]}" if body else ""
+        if status >= 500 or status in {408, 499}:
+            return Problem("transient", f"the TPU API answered {status}{said}", unanswered=status in _UNANSWERED)
+        return Problem("transient", f"unexpected response ({status}), not from the TPU API{said}", unanswered=True)
+    message, name = str(error.get("message") or ""), str(error.get("status") or "")
     problem = from_http(status, message, project)
-    if error.reason == "SERVICE_DISABLED":
+    if "SERVICE_DISABLED" in _reasons(error):
         return Problem("auth", message, f"gcloud services enable tpu.googleapis.com --project {project}")
     if problem.kind == "missing" and name != "NOT_FOUND":
         # A 404 from a proxy or a wrong address does not mean that the resource is gone.
@@ -154,10 +165,33 @@ def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
 
 
 def from_auth_error(error: Exception) -> Problem:
-    """Classify an error of google-auth."""
-    if getattr(error, "retryable", False):
+    """Classify an error of google-auth. To be offline is not to be refused: the token could not even be asked for."""
+    if getattr(error, "retryable", False) or is_offline(error) or _is_web_page(error):
         return Problem("transient", f"could not refresh the credentials: {plain_reason(error)}")
     return Problem("auth", f"credentials rejected: {plain_reason(error)}", LOGIN_COMMAND)
+
+
+def is_offline(error: BaseException) -> bool:
+    """Return whether an error, or one that it was made of, is of requests, urllib3, a socket or the system."""
+    from google.auth.exceptions import TransportError
+    from urllib3.exceptions import HTTPError
+
+    seen: list[BaseException] = []
+    waiting: list[object] = [error]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, BaseException) or each in seen:
+            continue
+        if isinstance(each, (OSError, HTTPError, TransportError)):  # those of requests are OSErrors
+            return True
+        seen.append(each)
+        waiting += [each.__cause__, each.__context__, getattr(each, "reason", None), *each.args]
+    return False
+
+
+def _is_web_page(error: Exception) -> bool:
+    """Return whether a proxy or a captive portal has answered in place of the server that gives tokens."""
+    return any(isinstance(arg, str) and arg.lstrip().lower().startswith(("<!doctype", "<html")) for arg in error.args)
 
 
 def from_connection_error(error: RequestException) -> Problem:
@@ -222,13 +256,18 @@ def _kind_of_message(message: str) -> ProblemKind | None:
     return None
 
 
-def _response(error: GoogleAPICallError) -> tuple[int | None, str, str]:
-    """Return HTTP status, message and status name (google.rpc.Code) of the response, None without a response."""
-    response = getattr(error, "response", None)
-    if response is None:
-        return None, "", ""
+def _error_of(body: str) -> dict[str, object] | None:
+    """Return the field `error` of an answer of the API, None if it has none."""
     try:
-        body = response.json()["error"]
-        return int(response.status_code), str(body.get("message", "")), str(body.get("status", ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return int(response.status_code), one_line(response.text)[:300], ""
+        content = json.loads(body)
+    except ValueError:
+        return None
+    error = content.get("error") if isinstance(content, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def _reasons(error: dict[str, object]) -> set[str]:
+    """Return the reasons in an error's details (google.rpc.ErrorInfo)."""
+    details = error.get("details")
+    each = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    return {str(detail.get("reason")) for detail in each}

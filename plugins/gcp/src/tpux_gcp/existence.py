@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tpux_gcp.errors import Problem, from_status
-from tpux_gcp.request import RequestContext
+from tpux_gcp.request import UNANSWERED_FOR, RequestContext
 from tpux_gcp.resource import TpuResource
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.
 INVISIBLE_FOR = 120.0
-# A creation that was not answered may take effect this long after it was sent. Until then it is looked for.
-UNANSWERED_FOR = 900.0
 POLL, MAX_CREATION_POLL = 1.0, 15.0
+# A node of an ACTIVE queued resource is missing once it was found absent twice, this long apart.
+MISSING_FOR = 60.0
+MISSING_FILE = "missing-nodes.json"
+"""In the job's directory: since when each node was found absent. `inspect` notes it too, and has no saved state."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,14 +70,46 @@ def look_up(context: RequestContext) -> tuple[RequestContext, Exists | MayAppear
         CloudError: a call failed; what exists is unknown.
     """
     if (resource := context.get_resource()) is not None:
-        return context, Exists(resource)
+        return context, Exists(_doubt_missing(context, resource))
     if not context.was_sent:
         return context, Absent()
     context, pending = _follow_creation(context)
     if isinstance(pending, MayAppear) or context.saved.observed_state:
         return context, pending
     resource = context.get_resource()
-    return context, pending if resource is None else Exists(resource)
+    return context, pending if resource is None else Exists(_doubt_missing(context, resource))
+
+
+def _doubt_missing(context: RequestContext, resource: TpuResource) -> TpuResource:
+    """Return the resource, as one to wait for while a node of it was not found absent twice over a minute.
+
+    To replace it takes all its nodes away, which may cost hours.
+    """
+    path, now = context.request.directory / MISSING_FILE, context.now
+    if not resource.missing and not path.exists():
+        return resource
+    noted = _read_times(path)
+    names = [context.saved.location.node(name) for name in resource.missing]
+    since = {name: min(noted.get(name, now), now) for name in names}  # the clock was set back
+    try:
+        if not since:
+            path.unlink(missing_ok=True)
+        elif since != noted:
+            new = path.with_suffix(".new")
+            new.write_text(json.dumps(since), encoding="utf-8")
+            new.replace(path)
+    except OSError as error:
+        _log.warning("cannot note which nodes are missing: %s", error)
+    if any(now - each >= MISSING_FOR for each in since.values()) or not since:
+        return resource
+    return replace(resource, status="creating", state=f"{resource.state}; asking again for a minute")
+
+
+def _read_times(path: Path) -> dict[str, float]:
+    """Return what `_doubt_missing` has noted; nothing if it cannot be read, and the minute begins anew."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        return {str(name): float(at) for name, at in json.loads(path.read_text(encoding="utf-8")).items()}
+    return {}
 
 
 def _follow_creation(context: RequestContext) -> tuple[RequestContext, MayAppear | Absent]:

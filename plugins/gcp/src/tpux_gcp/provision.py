@@ -59,6 +59,8 @@ MAX_QUEUE_POLL = 30.0
 # Until the next attempt to borrow a TPU that another job has borrowed.
 LEASE_POLL = 5.0
 MAX_NAME_CONFLICTS = 5
+# The creation of a node that was not answered, and of which the API lists no operation, is sent again after this.
+RESEND_AFTER = 60.0
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -73,7 +75,8 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
         return Waiting(str(error), BACKOFF.first) if error.problem.kind in RETRYABLE else deny(error.problem)
     try:
         if context.saved.phase == "deleting":
-            return delete_and_confirm(context) or _after_delete(context)
+            again = context.saved.after_delete == "retry"
+            return delete_and_confirm(context, again=again) or _after_delete(context)
         if context.saved.phase == "backing-off":
             return _back_off(context)
         if context.saved.phase == "refused":
@@ -127,9 +130,7 @@ def _request(context: RequestContext) -> Answer:
     if isinstance(found, Absent):
         return _on_absent(context, found.failure)
     if isinstance(found, MayAppear):
-        if context.queue and not context.saved.operation:  # with the same request id the API creates one at most
-            return _create(context.update(repeated=True))
-        return context.wait_with_history(found.why, found.poll_after)
+        return _on_unanswered(context, found)
     resource = found.resource
     context = context.observed(resource.state).update(absent_since=0.0)
     if (waiting := _take_ownership(context, resource)) is not None:
@@ -144,6 +145,17 @@ def _request(context: RequestContext) -> Answer:
     if resource.status == "stopped":
         return _start_stopped(context, resource)
     return _wait_until_ready(context, resource)
+
+
+def _on_unanswered(context: RequestContext, found: MayAppear) -> Answer:
+    """Wait for a creation that may still take effect, or send it again, where that cannot create two."""
+    saved = context.saved
+    if context.queue and not saved.operation:  # with the same request id the API creates one at most
+        return _create(context.update(repeated=True))
+    if not saved.operation and context.now - saved.sent_at >= RESEND_AFTER:
+        # Names are unique in a zone: of two creations the later one is refused, or adopted by its labels.
+        return _create(context.update(repeated=True, unanswered_at=saved.sent_at))
+    return context.wait_with_history(found.why, found.poll_after)
 
 
 def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:

@@ -32,7 +32,7 @@ def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
 
 def _release(context: RequestContext | None) -> Released | Waiting:
     # Nothing exists: the last candidate was refused or confirmed deleted, the next is not requested yet.
-    if context is None or context.saved.phase in {"backing-off", "refused"}:
+    if context is None or (context.saved.phase in {"backing-off", "refused"} and not context.late_for):
         return Released()
     try:
         pending = None
@@ -45,8 +45,12 @@ def _release(context: RequestContext | None) -> Released | Waiting:
     return pending or Released()
 
 
-def delete_and_confirm(context: RequestContext) -> Waiting | None:
+def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiting | None:
     """Delete what exists under the TPU's name and wait until it is gone.
+
+    Args:
+        context: the step.
+        again: the same name is requested next, so that a creation which takes effect late does no harm.
 
     Returns:
         The answer to wait, or None once nothing exists that the job may delete.
@@ -58,7 +62,7 @@ def delete_and_confirm(context: RequestContext) -> Waiting | None:
     if isinstance(found, MayAppear):
         return replace(context.wait(found.why, found.poll_after), ends_within=found.ends_within)
     if isinstance(found, Absent):
-        return None
+        return None if again or not context.late_for else _await_late(context)
     resource = found.resource
     if not _may_delete(context, resource):
         return None
@@ -72,6 +76,14 @@ def delete_and_confirm(context: RequestContext) -> Waiting | None:
         return context.wait(f"deleting {context.name}: {resource.state}", min(MAX_POLL, max(POLL, waited)))
     stuck = " for more than ten minutes; only the cloud can finish this" if waited > STUCK_AFTER else ""
     return context.wait(resource.state + stuck, poll_after(waited, MAX_POLL))
+
+
+def _await_late(context: RequestContext) -> Waiting:
+    """Return the answer to look again while a creation that was not answered, and was sent again, may take effect."""
+    left, since = context.late_for, min(context.saved.unanswered_at, context.now)
+    why = f"an earlier request for {context.name} was not answered, and may still take effect"
+    pause = min(poll_after(context.now - since, MAX_POLL), left)
+    return replace(context.update(unanswered_at=since).wait(why, pause), ends_within=left)
 
 
 def _may_delete(context: RequestContext, resource: TpuResource) -> bool:

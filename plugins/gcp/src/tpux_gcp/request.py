@@ -60,6 +60,8 @@ class SavedState:
         operation: the operation that the API returned for it; empty if no response came, and once the TPU was ready.
         sent_at: when a creation was last sent that may still take effect, or is about to be; 0 if there is none.
         repeated: an earlier sending of it was not answered.
+        unanswered_at: when that one was sent, also once the creation has succeeded: it may take effect later, if the
+            name is free again by then.
         after_delete: request the `next` candidate, or `retry` the same one.
         rounds: how often all candidates were tried.
         retries: how often the current candidate was lost and requested again.
@@ -88,6 +90,7 @@ class SavedState:
     operation: str = ""
     sent_at: float = 0.0
     repeated: bool = False
+    unanswered_at: float = 0.0
     after_delete: Literal["next", "retry"] = "next"
     rounds: int = 0
     retries: int = 0
@@ -135,6 +138,7 @@ class SavedState:
             candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", sent_at=0.0,
             repeated=False, metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
             absent_since=0.0, replacing=False, name=self.configured_name or self.name,
+            unanswered_at=0.0,
         )  # fmt: skip
 
     def begin_delete(self, outcome: str, then: Literal["next", "retry"]) -> SavedState:
@@ -173,6 +177,8 @@ class SavedState:
         return cls(**values)  # type: ignore[arg-type]
 
 
+UNANSWERED_FOR = 900.0
+"""Seconds for which a creation that was not answered may still take effect. Until then it is looked for."""
 INTENT_VALID_FOR = 120.0
 """Seconds within which a saved intent is carried out. After a longer pause, such as a suspended machine, another one is
 saved first, since `sent_at` must not be long before the call."""
@@ -244,7 +250,7 @@ class RequestContext:
         resource = self.api.tpu(location, self.name, queue=self.queue)
         if resource is None and self.saved.slices > 1:  # its nodes have other names
             owners = [owner_labels(labels) for labels in (self.request.labels, *self.request.previous_owners)]
-            return self.api.leftover_nodes(location, self.name, owners)
+            return self.api.leftover_nodes(location, self.name, owners, self.saved.slices)
         return resource
 
     def update(self, **change: object) -> RequestContext:
@@ -258,7 +264,9 @@ class RequestContext:
     def restart_candidate(self) -> RequestContext:
         """Return the context in which the current candidate is requested afresh."""
         saved = self.saved
-        return self.with_saved(saved.begin_candidate(saved.candidate_index, saved.candidate, self.now))
+        fresh = self.with_saved(saved.begin_candidate(saved.candidate_index, saved.candidate, self.now))
+        # Under the same name an earlier creation that takes effect late finds the name taken, or is adopted.
+        return fresh.update(name=saved.name, unanswered_at=saved.unanswered_at) if self.late_for else fresh
 
     def observed(self, state: str) -> RequestContext:
         """Return the context after a successful call of the API, noting when the state changed."""
@@ -293,8 +301,14 @@ class RequestContext:
 
     @property
     def nothing_sent(self) -> bool:
-        """Whether no creation of the current candidate can have taken effect."""
-        return not (self.saved.operation or self.saved.sent_at or self.saved.observed_state)
+        """Whether no creation of the current candidate can have taken effect, or can do so later."""
+        return not (self.saved.operation or self.saved.sent_at or self.saved.observed_state or self.late_for)
+
+    @property
+    def late_for(self) -> float:
+        """The seconds for which a creation that was not answered, and was sent again, may still take effect."""
+        since = min(self.saved.unanswered_at, self.now)  # the clock was set back
+        return max(0.0, since + UNANSWERED_FOR - self.now) if since else 0.0
 
     def wait(self, why: str, seconds: float) -> Waiting:
         """Return the answer that the next step comes in so many seconds."""

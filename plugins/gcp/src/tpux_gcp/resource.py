@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from google.cloud import tpu_v2
-    from google.longrunning import operations_pb2  # type: ignore[import-untyped]
+from typing import Literal
 
 Status = Literal[
     "queued",  # waits for capacity
@@ -156,6 +151,7 @@ class TpuResource:
         queued_resource: the id of the queued resource, or empty.
         error: code and message of a queued resource that failed.
         suspended_by_user: a user, not the cloud, suspended the queued resource.
+        missing: the ids of the nodes that an ACTIVE queued resource should have, and that the API answers do not exist.
     """
 
     status: Status
@@ -167,6 +163,7 @@ class TpuResource:
     suspended_by_user: bool = False
     accelerator: str = ""
     pricing: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def workers(self) -> int:
@@ -214,7 +211,7 @@ class TpuResource:
         missing = [name for name in queued.node_ids if name not in nodes]
         if missing or not queued.node_ids:
             reason = f"its node {missing[0]} does not exist" if missing else "it has no nodes"
-            return replace(resource, status="error", state=f"{resource.state}, but {reason}")
+            return replace(resource, status="error", state=f"{resource.state}, but {reason}", missing=tuple(missing))
         own = tuple(nodes[name] for name in queued.node_ids)
         worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
         # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
@@ -222,59 +219,3 @@ class TpuResource:
             resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own,
             labels=own[0].labels, accelerator=own[0].accelerator,
         )  # fmt: skip
-
-
-def parse_node(message: tpu_v2.Node) -> Node:
-    """Return a node of the API as plain data."""
-    path = message.name.split("/")
-    scheduling = message.scheduling_config
-    return Node(
-        name=path[-1],
-        zone=path[3],
-        state=message.state.name,
-        health=_enum_name(message.health),
-        accelerator=message.accelerator_type,
-        labels=dict(message.labels),
-        metadata=dict(message.metadata),
-        endpoints=tuple(Endpoint(e.ip_address, e.access_config.external_ip) for e in message.network_endpoints),
-        queued_resource=message.queued_resource.split("/")[-1],
-        pricing="spot" if scheduling.spot else "preemptible" if scheduling.preemptible else "ondemand",
-        version=message.runtime_version,
-    )
-
-
-def parse_queued_resource(message: tpu_v2.QueuedResource) -> QueuedResource:
-    """Return a queued resource of the API as plain data."""
-    path = message.name.split("/")
-    specs = list(message.tpu.node_spec)
-    first = specs[0].node if specs else None
-    failed = "failed_data" in message.state and message.state.state.name == "FAILED"
-    return QueuedResource(
-        name=path[-1],
-        zone=path[3],
-        state=message.state.state.name,
-        node_ids=tuple(name for spec in specs for name in _node_ids(spec, path[-1])),
-        labels=dict(first.labels) if first else {},
-        accelerator=first.accelerator_type if first else "",
-        pricing="spot" if "spot" in message else "ondemand",
-        error=(message.state.failed_data.error.code, message.state.failed_data.error.message) if failed else None,
-        initiator=_enum_name(message.state.state_initiator),
-    )
-
-
-def _node_ids(spec: tpu_v2.QueuedResource.Tpu.NodeSpec, queued_id: str) -> list[str]:
-    if "multislice_params" not in spec:
-        return [spec.node_id or queued_id]
-    prefix = spec.multislice_params.node_id_prefix or queued_id
-    return [f"{prefix}-{number}" for number in range(spec.multislice_params.node_count)]
-
-
-def parse_operation(message: operations_pb2.Operation) -> Operation:
-    """Return a long-running operation of the API as plain data."""
-    failed = message.HasField("error")
-    return Operation(message.done, message.error.code if failed else 0, message.error.message if failed else "")
-
-
-def _enum_name(value: IntEnum) -> str:
-    """Return the name of an enum's value, empty for 0 (`..._UNSPECIFIED`)."""
-    return value.name if value.value else ""

@@ -157,20 +157,21 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     tpu = section_of(request.tpu)
     message: Message = {
         **accelerator_fields(tpu, candidate.accelerator),
-        "runtime_version": runtime_version(tpu, candidate.accelerator),
-        "network_config": _network(tpu),
+        "runtimeVersion": runtime_version(tpu, candidate.accelerator),
+        "networkConfig": _network(tpu),
         "labels": build_labels(tpu.labels, request.labels),
         "metadata": vm_metadata(request),
         "tags": list(tpu.tags),
     }
     if tpu.service_account:
-        message["service_account"] = {"email": tpu.service_account}
+        message["serviceAccount"] = {"email": tpu.service_account}
     if not queued:
-        message["scheduling_config"] = {
+        flags = {
             "spot": tpu.pricing == "spot",
             "preemptible": tpu.pricing == "preemptible",
             "reserved": tpu.reservation is not None,
         }
+        message["schedulingConfig"] = {name: True for name, chosen in flags.items() if chosen}
     return message
 
 
@@ -182,19 +183,19 @@ def queued_resource_message(request: ProvisionRequest, candidate: Candidate, loc
     tpu = section_of(request.tpu)
     node_spec: Message = {"parent": location.parent, "node": node_message(request, candidate, queued=True)}
     if tpu.node_count > 1:
-        node_spec["multislice_params"] = {"node_count": tpu.node_count, "node_id_prefix": name}
+        node_spec["multisliceParams"] = {"nodeCount": tpu.node_count, "nodeIdPrefix": name}
     else:
-        node_spec["node_id"] = name
-    message: Message = {"tpu": {"node_spec": [node_spec]}}
+        node_spec["nodeId"] = name
+    message: Message = {"tpu": {"nodeSpec": [node_spec]}}
     if tpu.pricing != "ondemand":
         message["spot"] = {}
     elif tpu.reservation:
         message["guaranteed"] = {}
     if reservation := tpu.reservation:
         full_name = reservation if "/" in reservation else f"{location.parent}/reservations/{reservation}"
-        message["reservation_name"] = full_name
+        message["reservationName"] = full_name
     if tpu.valid_until is not None:
-        message["queueing_policy"] = {"valid_until_duration": {"seconds": round(tpu.valid_until)}}
+        message["queueingPolicy"] = {"validUntilDuration": f"{round(tpu.valid_until)}s"}
     return message
 
 
@@ -237,18 +238,20 @@ def accelerator_fields(tpu: GcpTpuSection, accelerator: str) -> Message:
         InvalidConfigError: `tpu.topology` is not one of that accelerator.
     """
     if tpu.topology is None:
-        return {"accelerator_type": accelerator}
+        return {"acceleratorType": accelerator}
     generation, _, size = accelerator.partition("-")
     chips = int(size) // (1 if generation in _SIZE_IN_CHIPS else 2)
     sides = re.fullmatch(r"(\d+)x(\d+)(?:x(\d+))?", tpu.topology)
     if sides is None or math.prod(int(side or 1) for side in sides.groups()) != chips:
         hint = f"the product of the sides is the number of chips, {chips} for {accelerator}"
         raise InvalidConfigError(f"tpu.topology {tpu.topology!r} is not one of {accelerator}", hint)
-    return {"accelerator_config": {"type_": _CONFIG_TYPE.get(generation, generation.upper()), "topology": tpu.topology}}
+    return {"acceleratorConfig": {"type": _CONFIG_TYPE.get(generation, generation.upper()), "topology": tpu.topology}}
 
 
 def _network(tpu: GcpTpuSection) -> Message:
-    message: Message = {"network": tpu.network or "default", "enable_external_ips": not tpu.internal_ips}
+    message: Message = {"network": tpu.network or "default"}
+    if not tpu.internal_ips:
+        message["enableExternalIps"] = True
     if tpu.subnetwork:
         message["subnetwork"] = tpu.subnetwork
         if not tpu.network:

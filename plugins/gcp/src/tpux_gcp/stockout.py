@@ -88,7 +88,11 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
     if problem.kind in REFUSED or lacking:
         saved = replace(saved, refusals=(*saved.refusals, (problem.kind, str(saved.candidate), problem.message)))
     context = context.with_saved(saved.begin_delete(_outcome(problem), "next"))
-    return next_candidate(context) if gone else context.wait(f"{saved.candidate}: {problem.message}", 0)
+    return (
+        next_candidate(context)
+        if gone and not context.late_for
+        else context.wait(f"{saved.candidate}: {problem.message}", 0)
+    )
 
 
 def _lacks_type(context: RequestContext) -> bool:

@@ -1,0 +1,96 @@
+"""A list of nodes may be incomplete: nothing is deleted because of one, or of a node that is missing for a moment."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tpux import Ready, Waiting
+from tpux_gcp.api import Api
+from tpux_gcp.existence import MISSING_FOR
+
+
+@pytest.fixture
+def multislice(drive):
+    job = drive(mode="queued-resources", node_count=2)
+    job.ready()
+    yield job
+    job.release()
+
+
+@pytest.fixture
+def hide(monkeypatch):
+    """Return a function that hides nodes from lists, or from all answers; none to show all again."""
+    nodes, node, hidden = Api.nodes, Api.node, {"listed": set(), "asked": set()}
+
+    def change(*, listed: set[str] = frozenset(), asked: set[str] = frozenset()) -> None:
+        hidden.update(listed=listed | asked, asked=asked)
+
+    monkeypatch.setattr(Api, "nodes", lambda *args: [n for n in nodes(*args) if n.name not in hidden["listed"]])
+    monkeypatch.setattr(Api, "node", lambda *args: None if args[2] in hidden["asked"] else node(*args))
+    return change
+
+
+def deletions(job) -> list[object]:
+    return job.requests("nodes.delete") + job.requests("queuedResources.delete")
+
+
+def node_of(job, number: int) -> str:
+    return f"{job.request.name}-{number}"
+
+
+def test_an_incomplete_list_deletes_nothing(multislice, hide):
+    hide(listed={node_of(multislice, 1)})
+    answer = multislice.step()
+    assert isinstance(answer, Ready), answer
+    assert len(answer.allocation.workers) == 2
+    assert multislice.inspect().state == "ready"
+    assert deletions(multislice) == []
+
+
+def test_a_node_that_is_absent_for_a_moment_deletes_nothing(multislice, hide):
+    for _ in range(3):  # the minute begins anew each time
+        hide(asked={node_of(multislice, 1)})
+        for _ in range(2):
+            assert multislice.inspect().state == "unknown"
+            answer = multislice.step()
+            assert isinstance(answer, Waiting)
+            assert f"{node_of(multislice, 1)} does not exist" in answer.why
+            multislice.at += MISSING_FOR * 0.4
+        hide()
+        assert multislice.inspect().state == "ready"
+        assert isinstance(multislice.run(), Ready)
+    assert deletions(multislice) == []
+
+
+def test_a_node_is_missing_once_it_was_found_absent_twice_over_a_minute(multislice, hide):
+    hide(asked={node_of(multislice, 1)})
+    began = multislice.at
+    while not deletions(multislice):
+        multislice.pause(multislice.step())
+    assert MISSING_FOR <= multislice.at - began < 3 * MISSING_FOR
+    hide()
+    assert isinstance(multislice.run(), Ready), "requested again"
+
+
+def test_an_inspection_reports_a_node_that_stays_absent(multislice, hide):
+    hide(asked={node_of(multislice, 0)})
+    assert multislice.inspect().state == "unknown"
+    multislice.at += MISSING_FOR
+    assert multislice.inspect().state == "gone"
+
+
+def test_a_release_is_not_confirmed_by_an_incomplete_list(drive, hide, cloud):
+    """The queued resource is gone, its nodes remain, and the list has none of them."""
+    job = drive(mode="queued-resources", node_count=2)
+    job.ready()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Api, "queued_resource", lambda *_: None)
+        hide(listed={node_of(job, 0), node_of(job, 1)})
+        assert isinstance(job.release_step(), Waiting)
+        assert isinstance(job.release_step(), Waiting)
+    hide()
+    job.release()
+    while job.nodes():
+        time.sleep(0.05)
