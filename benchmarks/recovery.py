@@ -22,7 +22,7 @@ from tpux_emulator.emulator import Emulator
 ROUNDS = 5
 PEERS = "polls of other tools: SkyPilot every 20 s, axlearn 30 s, levanter 60 s, tpu_manager 10 min"
 JOB = """
-job: {{name: {name}, rule: pre}}
+job: {{name: {name}, rule: pre, env_type: {environment}}}
 tpu:
   allocation_mode: tpu-vm
   accelerator: {accelerator}
@@ -43,7 +43,7 @@ def rows() -> list[Row]:
         sandbox.env |= {"PYTHONPYCACHEPREFIX": str(sandbox.directory / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
         sandbox.env |= cloud.environment(zone=ZONE)
         try:
-            return [_recovery(sandbox, cloud), _watching(sandbox, cloud)]
+            return [*_recovery(sandbox, cloud), _watching(sandbox, cloud)]
         finally:
             sandbox.tpux("supervisor", "stop")  # before the emulator stops: it would request new nodes
 
@@ -52,8 +52,12 @@ def _cloud(sandbox: Sandbox) -> Emulator:
     return Emulator(sandbox.directory / "emulator", clock_rate=1, delays=dict.fromkeys(DEFAULT_DELAYS, 0.0))
 
 
-def _begin(sandbox: Sandbox, cloud: Emulator, name: str, accelerator: str) -> tuple[Record, int]:
-    text = JOB.format(name=name, accelerator=accelerator, zone=ZONE, url=cloud.url, port=cloud.ssh_port)
+def _begin(
+    sandbox: Sandbox, cloud: Emulator, name: str, accelerator: str, environment: str = "null"
+) -> tuple[Record, int]:
+    text = JOB.format(
+        name=name, accelerator=accelerator, zone=ZONE, url=cloud.url, port=cloud.ssh_port, environment=environment
+    )
     sandbox.tpux("supervisor", "stop")
     (record,) = sandbox.create(sandbox.config(text), 1)
     pid = sandbox.start()
@@ -61,8 +65,20 @@ def _begin(sandbox: Sandbox, cloud: Emulator, name: str, accelerator: str) -> tu
     return record, pid
 
 
-def _recovery(sandbox: Sandbox, cloud: Emulator) -> Row:
-    record, _ = _begin(sandbox, cloud, "recovery", "v4-32")
+def _recovery(sandbox: Sandbox, cloud: Emulator) -> list[Row]:
+    without, with_venv = (_recovery_times(sandbox, cloud, environment) for environment in ("null", "venv"))
+    note = f"{ROUNDS} preemptions, slowest {max(without):.1f} s; {PEERS}"
+    name, share = "preemption until the command runs again on 4 new workers", median(with_venv) / median(without)
+    note_venv = f"median {median(with_venv):.2f} s, without {median(without):.2f} s; {ROUNDS} preemptions each"
+    return [
+        at_most(name, median(without), 4, unit=" s", note=note),
+        at_most("the same with an empty venv, which each worker creates", share, 1.5, unit=" times", note=note_venv),
+    ]
+
+
+def _recovery_times(sandbox: Sandbox, cloud: Emulator, environment: str) -> list[float]:
+    """Return the seconds from each preemption until the command runs again, in an environment or in none."""
+    record, _ = _begin(sandbox, cloud, "recovery", "v4-32", environment)
     taken = []
     for attempt in range(2, ROUNDS + 2):
         allocation = record.refresh().machines
@@ -73,8 +89,7 @@ def _recovery(sandbox: Sandbox, cloud: Emulator) -> Row:
         until(lambda n=attempt: _running_at(record, n) > 0, within=120, why=f"attempt {attempt}")  # type: ignore[misc]
         taken.append(_running_at(record, attempt) - began)
     sandbox.tpux("delete", "--name", "recovery", "--yes")
-    note = f"{ROUNDS} preemptions, slowest {max(taken):.1f} s; {PEERS}"
-    return at_most("preemption until the command runs again on 4 new workers", median(taken), 4, unit=" s", note=note)
+    return taken
 
 
 def _running_at(record: Record, attempt: int) -> float:

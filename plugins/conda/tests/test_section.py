@@ -56,9 +56,7 @@ def test_bad_values(files, keys, message):
 
 def test_preflight_names_files_that_are_not_copied(files):
     made = job({"job": {"env_type": "conda"}, "conda": {"config_file": files / "fms.yaml", "requirements": "r.txt"}})
-    found = [
-        (finding.message.split("'")[1], finding.where.rpartition(":")[2]) for finding in tpux_conda.preflight(made)
-    ]
+    found = [(finding.message.split("'")[1], finding.where.split(":")[1]) for finding in tpux_conda.preflight(made)]
     assert found == [("more.txt", "3"), ("./x", "5"), ("limits.txt", "2")]
 
 

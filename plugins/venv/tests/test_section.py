@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tpux_venv.requirements import uncopied_files
 from tpux_venv.section import VenvSection
 
 minors = st.integers(2, 99)
@@ -47,28 +46,3 @@ def test_invalid_paths(path):
 def test_invalid_names(name):
     with pytest.raises(ValidationError):
         VenvSection(name=name)
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("-r base.txt", "base.txt"),
-        ("-rbase.txt", "base.txt"),
-        ("--requirement=base.txt  # a comment", "base.txt"),
-        ("-c ../constraints.txt", "../constraints.txt"),
-        ("-e .", "."),
-        ("./wheels/x.whl", "./wheels/x.whl"),
-        ("..", ".."),
-        ("-r /mnt/base.txt", None),
-        ("-r https://example.com/base.txt", None),
-        ("-e git+https://example.com/x.git", None),
-        ("requests>=2 # as ./it was", None),
-        ("# -r base.txt", None),
-        ("-f https://example.com/links.html", None),
-        ("", None),
-    ],
-)
-def test_relative_references_are_found(tmp_path, line, name):
-    (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
-    expected = [] if name is None else [(2, name)]
-    assert list(uncopied_files(tmp_path / "requirements.txt")) == expected

@@ -267,7 +267,7 @@ def test_scripts_contain_no_index_url(url, links):
 def test_the_shell_reads_the_settings_unchanged(bench, links):
     (bench.home / "settings").write_bytes(index_settings(VenvSection(index_url="https://x/$y'z", find_links=links)))
     read = bench.sh("sh", "-c", '. ./settings; printf "%s\n" "$PIP_INDEX_URL" "$UV_DEFAULT_INDEX" "$UV_FIND_LINKS"')
-    expected = links.replace("~", str(bench.home)) if links.startswith("~") else links
+    expected = links if links.startswith(("/", "https")) else f"{bench.home}/{links.removeprefix('~/')}"
     assert read.text.splitlines() == ["https://x/$y'z", "https://x/$y'z", expected]
 
 
@@ -281,7 +281,8 @@ def test_preflight_names_a_file_that_is_not_copied(bench, tmp_path):
     job = new_job({"job": {"env_type": "venv"}, "venv": {"requirements_file": bench.requirements}})
     (finding,) = tpux_venv.preflight(job)
     assert finding.level == "error"
-    assert finding.where == f"{bench.requirements}:1"
+    assert finding.where == f"{bench.requirements}:1:4"
+    assert "set `code: .`" in finding.hint
     bench.requirements.write_text("numpy\n")
     assert tpux_venv.preflight(job) == []
 

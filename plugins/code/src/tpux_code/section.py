@@ -20,8 +20,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tpux import Section
+from tpux import Job, Section
 from tpux.fields import Size
+from tpux_worker_tools.requirements import WorkerCode
 
 if TYPE_CHECKING:
     from tpux import JsonValue
@@ -126,6 +127,17 @@ class CodeSection(Section):
     def uses_peers(self) -> bool:
         """Return True: one worker gets code that is large, and the others copy it."""
         return True
+
+    def on_workers(self, job: Job) -> WorkerCode | None:
+        """Return the job's snapshot as its workers have it; None for a repository, which has no directory here."""
+        from tpux_code.snapshots import Snapshots
+        from tpux_code.worker import directory
+
+        answer = job.resolved.get("code")
+        if answer is None or "repo" in answer:
+            return None
+        files = Snapshots().contents(str(answer["snapshot"]))
+        return WorkerCode(directory(job), Path(str(answer["directory"])), files)
 
     def changed_sources(self, resolved: Mapping[str, JsonValue]) -> list[str]:
         """Return the files that differ from those of the job's snapshot, or the new commit of a branch."""

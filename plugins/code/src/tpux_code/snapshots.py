@@ -26,8 +26,11 @@ from typing import IO, Literal, NamedTuple
 import portalocker
 
 from tpux import TpuxError, api
+from tpux_worker_tools.requirements import CodeFile
 
 _CHUNK = 2**20
+_MOST_LINKS = 8
+"""How many links in a row are followed."""
 _ID_LENGTH = 16
 _LOCK_TIMEOUT = 60.0
 _FIRST_TIME = 978_307_200
@@ -159,6 +162,24 @@ class Snapshots:
             return []
         contents = [self._object(file) for file in self.load(snapshot).files if file.kind != "link"]
         return [self._list(snapshot), *contents, *self._archives.glob(f"{snapshot}-*")]
+
+    def contents(self, snapshot: str) -> dict[str, CodeFile]:
+        """Return the files of a snapshot with their contents; links to other files of it included.
+
+        Raises:
+            TpuxError: it is not stored, or damaged.
+        """
+        files = {file.path: file for file in self.load(snapshot).files}
+        found = {}
+        for path, file in files.items():
+            target: File | None = file
+            for _ in range(_MOST_LINKS):
+                if target is None or target.kind != "link":
+                    break
+                target = files.get(os.path.normpath(os.path.join(os.path.dirname(target.path), target.content)))  # noqa: PTH118, PTH120
+            if target is not None and target.kind != "link":
+                found[path] = CodeFile(target.content, self._object(target))
+        return found
 
     def _add(self, directory: Path, path: str) -> File:
         """Store the content of a file. Without `Path`, since a directory may have thousands."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
-from tpux_worker_tools import peer_copy
+from tpux_worker_tools import peer_copy, requirements
 
-_REFERENCE = re.compile(r"\s*(?:-\s+)?['\"]?(?:-[rce]|--requirement|--constraint|--editable)[\s=]\s*([^\s'\"#]+)")
+if TYPE_CHECKING:
+    from tpux import JsonValue
 
 
 @hookimpl
@@ -24,29 +24,33 @@ def config_section() -> type[Section]:
 
 
 @hookimpl
-def preflight(job: Job) -> list[Finding]:
-    """Report local files that the files refer to, which are not copied, and workers that cannot copy."""
+def resolve(job: Job) -> Mapping[str, JsonValue] | None:
+    """Return where the files are on this machine, by which they are found in the code."""
     section = _conda_section(job.section("conda", CondaSection))
-    hint = "copy its lines into this file, or use a package, a URL, or a path on the workers"
-    return [
-        Finding("error", f"{name!r} is not copied to the workers", f"{file}:{line}", hint)
-        for file in (section.config_file, section.requirements_file)
-        if file is not None
-        for line, name in _uncopied_files(file)
-    ] + peer_copy.preflight(job, "conda")
+    files = {"config_file": section.config_file, "requirements_file": section.requirements_file}
+    paths = {key: requirements.source_path(job, "conda", key, file) for key, file in files.items() if file is not None}
+    return {**paths, "shown": []} if paths else None
+
+
+@hookimpl
+def preflight(job: Job) -> list[Finding]:
+    """Report local files that the files refer to and that are not copied, and workers that cannot copy."""
+    section = _conda_section(job.section("conda", CondaSection))
+    from_file, others = section.with_code(job).brought
+    return [*from_file.findings, *others.findings, *peer_copy.preflight(job, "conda")]
 
 
 @hookimpl
 def check(job: Job, config: Section | None) -> Steps:
     """Check that the environment is complete, and has the configured Python."""
-    yield script_step(_conda_section(config), scripts.CHECK, owner=job.key, job=_shown(job))
+    yield script_step(_conda_section(config).with_code(job), scripts.CHECK, owner=job.key, job=_shown(job))
 
 
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Copy the environment from the bucket or from another worker, or create or update it here."""
     directory = peer_copy.bucket_directory(job, "conda")
-    return build(_conda_section(config), worker.index, peers, directory, key=job.key, job=_shown(job))
+    return build(_conda_section(config).with_code(job), worker.index, peers, directory, key=job.key, job=_shown(job))
 
 
 @hookimpl
@@ -60,13 +64,6 @@ def run(command: Command, config: Section | None) -> Command:
     """Wrap the command, so that it runs in the environment, or not at all if the environment cannot be activated."""
     given = (_conda_section(config).name, command.way_out, *command.argv)
     return replace(command, argv=("bash", "-c", scripts.ACTIVATE, "tpux-conda", *given))
-
-
-def _uncopied_files(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number, name) for each reference by relative path, as pip's part of an environment.yml has them."""
-    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
-        if (found := _REFERENCE.match(line)) and not found[1].startswith(("/", "~", "$")) and "://" not in found[1]:
-            yield number, found[1]
 
 
 def _shown(job: Job) -> str:

@@ -48,10 +48,13 @@ def build(
 def _install(section: CondaSection) -> Steps:
     yield script_step(section, scripts.INSTALL)
     if section.config_file is not None:
-        yield put(section.config_file, scripts.environment_file(section))
+        if not section.brought[0].file:
+            yield put(section.config_file, scripts.environment_file(section))
         yield script_step(section, scripts.CREATE_FROM_FILE)
     else:
         yield script_step(section, scripts.CREATE)
-    if requirements := section.all_requirements():
+    requirements = section.all_requirements()
+    if requirements:
         yield put(requirements, scripts.requirements_file(section))
+    if requirements or section.brought[1].file:
         yield script_step(section, scripts.INSTALL_REQUIREMENTS)

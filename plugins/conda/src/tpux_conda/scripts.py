@@ -35,7 +35,7 @@ _PRELUDE = (
     + """
 name={name} version={version} prune={prune} url={url} digest={digest} content={content} index={index}
 files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building lock=$files/$name.lock
-ready=$files/$name.ready indexes=$files/$name.index
+ready=$files/$name.ready indexes=$files/$name.index code={code} brought_file={brought_file} brought={brought}
 
 exists() {
     "$conda" run -n "$name" sh -c 'test -d "$CONDA_PREFIX/conda-meta"' >/dev/null 2>&1
@@ -124,6 +124,9 @@ def script_step(
         prune="--prune" if section.prune else "",
         url=section.installer_url or "",
         digest=(section.installer_sha256 or "").lower(),
+        code=section.brought[0].directory or section.brought[1].directory,
+        brought_file=section.brought[0].file,
+        brought=section.brought[1].file,
         files=FILES,
         **values,
     )
@@ -147,6 +150,11 @@ if ! find_prefix || ! [ -d "$prefix/conda-meta" ] || ! is_complete; then
     exit 1
 fi
 has_version
+# Core compares the section, and not what the code brings.
+if [ -n "$code" ] && [ "$(head -n 1 "$ready" 2>/dev/null)" != "$content" ]; then
+    echo 'the requirements in the code have changed'
+    exit 1
+fi
 lock_file "$lock"
 if ! is_complete; then
     echo "another job sets up the environment $name"
@@ -237,10 +245,13 @@ CREATE_FROM_FILE = (
 trap 'rm -f "$file"' EXIT
 trap 'exit 143' HUP INT TERM
 find_conda
+# conda runs pip in the directory of the file, which brings what its requirements refer to.
+source=$file
+[ -z "$brought_file" ] || source=$HOME/$code/$brought_file
 if exists; then
-    set -- env update -n "$name" -f "$file" $prune
+    set -- env update -n "$name" -f "$source" $prune
 else
-    set -- env create -n "$name" -f "$file"
+    set -- env create -n "$name" -f "$source"
 fi
 case $kind in micromamba) set -- "$@" -y ;; esac
 if ! "$conda" "$@"; then
@@ -275,9 +286,14 @@ trap 'rm -f "$requirements" "$said"' EXIT
 trap 'exit 143' HUP INT TERM
 said=$(mktemp)
 find_conda
+requirements=$PWD/$requirements
+set --
+[ -z "$brought" ] || set -- --requirement "$PWD/$code/$brought"
+[ ! -e "$requirements" ] || set -- "$@" --requirement "$requirements"
+[ -z "$code" ] || cd "$code"
 # conda prints all of it at the end, and its own report after that: what pip says is the reason.
 code=0
-"$conda" run -n "$name" python -m pip install --no-input --disable-pip-version-check --requirement "$requirements" \\
+"$conda" run -n "$name" python -m pip install --no-input --disable-pip-version-check "$@" \\
     >"$said" 2>&1 || code=$?
 cat "$said"
 if [ "$code" != 0 ]; then

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
 from tpux_venv.build import build
-from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step
 from tpux_venv.section import VenvSection
-from tpux_worker_tools import peer_copy
+from tpux_worker_tools import peer_copy, requirements
+
+if TYPE_CHECKING:
+    from tpux import JsonValue
 
 
 @hookimpl
@@ -20,29 +23,33 @@ def config_section() -> type[Section]:
 
 
 @hookimpl
+def resolve(job: Job) -> Mapping[str, JsonValue] | None:
+    """Return where the requirements file is on this machine, by which it is found in the code."""
+    file = _venv_section(job.section("venv", VenvSection)).requirements_file
+    path = requirements.source_path(job, "venv", "requirements", file)
+    return {"requirements": path, "shown": []} if path else None
+
+
+@hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Report local files that the requirements file refers to, which are not copied, and workers that cannot copy."""
+    """Report local files that the requirements refer to and that are not copied, and workers that cannot copy."""
     section = job.section("venv", VenvSection)
     if section is None or section.requirements_file is None:
         return []
-    hint = "copy its lines into the requirements file, or use a package, a URL, or a path on the workers"
-    return [
-        Finding("error", f"{name!r} is not copied to the workers", f"{section.requirements_file}:{line}", hint)
-        for line, name in uncopied_files(section.requirements_file)
-    ] + peer_copy.preflight(job, "venv")
+    return [*section.with_code(job).brought.findings, *peer_copy.preflight(job, "venv")]
 
 
 @hookimpl
 def check(job: Job, config: Section | None) -> Steps:
     """Check that the environment is complete and that its Python starts and has the configured version."""
-    yield script_step(_venv_section(config), CHECK, owner=job.key, job=_shown(job))
+    yield script_step(_venv_section(config).with_code(job), CHECK, owner=job.key, job=_shown(job))
 
 
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
     directory = peer_copy.bucket_directory(job, "venv")
-    return build(_venv_section(config), worker.index, peers, directory, key=job.key, job=_shown(job))
+    return build(_venv_section(config).with_code(job), worker.index, peers, directory, key=job.key, job=_shown(job))
 
 
 @hookimpl

@@ -52,7 +52,8 @@ def build(
     if lacks_pip and not is_copied:
         yield from _create(section)
     if section.requirements_file is not None and not is_copied:
-        yield put(section.requirements_file, requirements_file(section))
+        if not section.brought.file:
+            yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY, owner=key, job=job)
     is_first = peer_copy.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
@@ -101,6 +102,7 @@ def index_settings(section: VenvSection) -> bytes:
         value = shlex.quote(section.index_url)
         lines += [f"export {name}={value}" for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")]
     if links := section.find_links:
-        value = '"$HOME"/' + shlex.quote(links[2:]) if links.startswith("~/") else shlex.quote(links)
+        is_relative = not links.startswith("/") and ":" not in links  # to the home directory: pip may run elsewhere
+        value = '"$HOME"/' + shlex.quote(links.removeprefix("~/")) if is_relative else shlex.quote(links)
         lines += [f"export {name}={value}" for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS")]
     return "".join(f"{line}\n" for line in lines).encode()

@@ -18,7 +18,8 @@ SETUP_LOCK_TIMEOUT = setup_lock.TIMEOUT
 # installed, then `ready`; `contents` says from what, and `indexes` from where.
 _PRELUDE = """
 path={path} version={version} content={content} index={index}
-settings=$HOME/{settings} requirements=$HOME/{requirements}
+settings=$HOME/{settings} requirements=$HOME/{requirements} code={code} brought={brought}
+packages={packages}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
 marker=$path/.tpux-venv contents=$path/.tpux-venv-content indexes=$path/.tpux-venv-index
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
@@ -27,6 +28,12 @@ PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
 read_settings() {
     . "$settings"
     rm -f "$settings"
+}
+
+# Paths in requirements that the code brings count from its directory.
+go_to_code() {
+    [ -z "$code" ] || cd "$HOME/$code"
+    [ -z "$brought" ] || requirements=$HOME/$code/$brought
 }
 
 # Succeeds if the given Python starts and has the configured version.
@@ -113,6 +120,9 @@ def script_step(
         requirements=requirements_file(section),
         content=section.digest(),
         index=section.index_digest(),
+        code=section.brought.directory,
+        brought=section.brought.file,
+        packages=section.brought.packages,
         **values,
     )
 
@@ -131,6 +141,11 @@ if ! is_complete; then
     exit 1
 fi
 has_version "$path/bin/python"
+# Core compares the section, and not what the code brings.
+if [ -n "$code" ] && [ "$(cat "$contents" 2>/dev/null)" != "$content" ]; then
+    echo 'the requirements in the code have changed'
+    exit 1
+fi
 lock_file "$lock"
 if ! is_complete; then
     echo "another job sets up $path"
@@ -278,7 +293,11 @@ INSTALL_WITH_UV = (
     "install the requirements with uv",
     """
 read_settings
-exec uv pip install --python "$path/bin/python" --requirement "$requirements"
+go_to_code
+set -- --requirement "$requirements"
+# Else uv takes a directory for unchanged if its pyproject.toml is.
+if [ -n "$packages" ]; then set -- --refresh "$@"; fi
+exec uv pip install --python "$path/bin/python" "$@"
 """,
 )
 
@@ -286,6 +305,7 @@ INSTALL_WITH_PIP = (
     "install the requirements with pip",
     """
 read_settings
+go_to_code
 exec "$path/bin/python" -m pip install --no-input --disable-pip-version-check --requirement "$requirements"
 """,
 )

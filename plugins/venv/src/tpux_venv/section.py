@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
-from tpux import Section
+from tpux import Job, Section
 from tpux.fields import LocalFile, PythonVersion
-from tpux_worker_tools import peer_copy
+from tpux_worker_tools import peer_copy, requirements
 
 # PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
 SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
@@ -34,7 +34,7 @@ class VenvSection(Section):
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")] = "venv"
     """Name of the environment; its directory is ~/NAME unless path is set."""
     requirements_file: LocalFile | None = None
-    """A pip requirements file on this machine; installed again when it changes."""
+    """A pip requirements file on this machine; installed again when it changes, or a file that it names."""
     python: PythonVersion | None = None
     """Python version, in quotes: "3.10"; default: the worker's python3."""
     path: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$"), AfterValidator(environment_path)] | None = None
@@ -43,6 +43,19 @@ class VenvSection(Section):
     """URL of the package index; default: the index configured on the worker."""
     find_links: SingleValue | None = None
     """A directory on the worker or the URL of a page with additional packages."""
+
+    _brought: requirements.Brought = PrivateAttr(requirements.NOTHING)
+
+    def with_code(self, job: Job) -> VenvSection:
+        """Return this section with what the job's code brings for it."""
+        section = self.model_copy()
+        section._brought = requirements.brought_by_code(job, "venv", "requirements", self.requirements_file)  # noqa: SLF001
+        return section
+
+    @property
+    def brought(self) -> requirements.Brought:
+        """What the code brings."""
+        return self._brought
 
     @property
     def directory(self) -> str:
@@ -55,12 +68,15 @@ class VenvSection(Section):
 
     def digest(self) -> str:
         """Return a digest of what the environment is built from: another index has other builds of a version."""
-        facts = f"{self.python}\0{self.index_digest()}\0".encode()
+        facts = f"{self.python}\0{self.index_digest()}\0{self.brought.digest}".encode()
         return hashlib.sha256(facts + self._requirements()).hexdigest()[:16]
 
     def index_digest(self) -> str:
-        """Return a digest of where the packages come from."""
-        return peer_copy.index_digest(self._requirements(), self.index_url, self.find_links)
+        """Return a digest of where the packages come from, those in the code included."""
+        places = filter(None, [self.brought.packages])
+        return peer_copy.index_digest(self._requirements(), self.index_url, self.find_links, *places)
 
     def _requirements(self) -> bytes:
-        return b"" if self.requirements_file is None else self.requirements_file.read_bytes()
+        if self.requirements_file is None or self.brought.file:
+            return self.brought.text
+        return self.requirements_file.read_bytes()
