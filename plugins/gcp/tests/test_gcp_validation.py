@@ -10,8 +10,8 @@ from google.auth import compute_engine
 
 from tpux import Denied, Job, Released, UsageError, Waiting
 from tpux.model.sections import JobSection
+from tpux_gcp import api, errors
 from tpux_gcp import credentials as credentials_module
-from tpux_gcp import errors
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.credentials import Place, credentials
 from tpux_gcp.errors import CloudError
@@ -280,6 +280,16 @@ def test_an_unknown_zone(drive, preflight):
     assert preflight(zone="us-central2-c")[0][2] == "did you mean us-central2-b?"
 
 
+@pytest.mark.parametrize("status", [429, 503, 0])
+def test_what_the_api_does_not_answer_is_not_checked(preflight, cloud, status):
+    rule = cloud.error(status) if status else cloud.drop()
+    [(level, message, _)] = preflight()
+    assert (level, message.startswith("not checked: ")) == ("warning", True)
+    cloud.clear(rule)
+    api._throttled_until.clear()
+    assert preflight() == []
+
+
 def test_an_unknown_runtime_version(preflight):
     assert preflight(version="tpu-windows")[0][1] == "us-central2-b has no runtime version tpu-windows"
 
@@ -325,7 +335,7 @@ def test_a_404_from_a_proxy_is_not_missing():
         (8, "Quota limit 'x' has been exceeded. Limit: 32 in region us-east5.", "quota-used"),
         (9, "Quota 'x' exhausted. Limit 20800 in region us-central2", "quota-used"),
         (7, "Quota 'x' exceeded. Limit: 0.0 in region r", "quota"),
-        (7, "Cloud TPU API has not been used in project p before or it is disabled.", "auth"),
+        (7, "Cloud TPU API has not been used in project p before or it is disabled.", "disabled"),
         (13, "an internal error has occurred", "stockout"),
         (5, "Reservation not found", "config"),
         (3, "CloudTpu received an invalid AcceleratorType", "config"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from tpux import config
-from tpux.errors import ConfigError, Problem, TpuxError
+from tpux.errors import ConfigError, HostUnreachableError, Problem, TpuxError, plain_reason
 from tpux.model.events import ConfigChanged
 from tpux.model.failures import Finding
 from tpux.model.job import Job, is_url
@@ -68,9 +68,21 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     Raises:
         TpuxError: a plugin's hook failed.
     """
-    answers = (plugins.call_one(name, spec.preflight, job=job) or [] for name in selected_plugins(job))
+    answers = (_ask(name, job, plugins) for name in selected_plugins(job))
     found = [finding for findings in answers for finding in findings]
     return [*_check_output_url(job, plugins), *found, *_check_output_directory(job), *_broken_plugins(job, plugins)]
+
+
+def _ask(name: str, job: Job, plugins: Plugins) -> list[Finding]:
+    """Return what a plugin's preflight finds; that nothing is checked, if it got no connection or no answer."""
+    try:
+        return plugins.call_one(name, spec.preflight, job=job) or []
+    except TpuxError as error:
+        cause = error.__cause__ or error
+        offline = isinstance(cause, OSError) and cause.filename is None  # of a socket, or of requests
+        if not offline and not isinstance(cause, HostUnreachableError):
+            raise
+        return [Finding("warning", f"not checked: {plain_reason(cause)}", f"plugin {name}")]
 
 
 def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:
@@ -92,7 +104,7 @@ def _check_output_url(job: Job, plugins: Plugins) -> list[Finding]:
         message = f"no installed plugin looks for checkpoints in {url.partition('://')[0]}://"
         return [Finding("error", message, where, INSTALL)]
     judges = set(names) & set(plugins.implementing(spec.preflight))
-    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names if name in judges]
+    found = [_ask(name, job, plugins) for name in names if name in judges]
     # One that can search there is enough.
     return min(found, key=lambda findings: sum(finding.level == "error" for finding in findings), default=[])
 

@@ -22,7 +22,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux_gcp import lookup, preflight, provision, release
+from tpux_gcp import login, lookup, preflight, provision, release
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, storage_options
 from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
@@ -123,10 +123,12 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
         if context is None:
             return MachineStatus("gone", evidence="no machines were requested")
         _, found = look_up(context)
+        login.accepted(request.directory)
     except InvalidConfigError as error:
         return MachineStatus("unknown", evidence=str(error))
     except CloudError as error:
-        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)
+        hint = error.problem.hint if error.problem.kind == "auth" else ""
+        return MachineStatus("unknown", evidence=str(error), poll_after=POLL, hint=hint)
     saved = context.saved
     if isinstance(found, MayAppear):
         return MachineStatus("unknown", evidence=found.why, poll_after=POLL)
