@@ -119,7 +119,7 @@ def test_no_credentials(drive, no_credentials, preflight):
     assert ("gcloud auth application-default login") in {hint for _, _, hint in preflight(project="p")}
     answer = job.release_step()  # a TPU may exist: the release stays pending
     assert isinstance(answer, Waiting)
-    assert "gcloud auth application-default login" in answer.why
+    assert "gcloud auth application-default login" in answer.hint
 
 
 def test_order_of_project_sources(drive, cloud, monkeypatch, tmp_path):

@@ -216,6 +216,10 @@ class Client:
         """Answer every request in a zone with 403, as for a project that may not use the zone."""
         return self.rule("forbid", lasting=lasting, zone=zone)
 
+    def unreachable(self, zone: str, *, lasting: float | None = None) -> str:
+        """Leave a zone's resources out of lists, which name it as one that the API could not reach."""
+        return self.rule("unreachable", lasting=lasting, zone=zone)
+
     def throttle(self, method: str = "*.create", *, count: int | None = None, lasting: float | None = None) -> str:
         """Answer requests with 429, as after too many requests per minute."""
         return self.rule("error", lasting=lasting, status=429, method=method, count=count)

@@ -219,13 +219,17 @@ def _find(api: Api, name: str, zone: str) -> FoundTpu | None:
 
     Raises:
         UsageError: several zones have one, and none of them is the default zone.
-        TpuxError: the API failed.
+        TpuxError: the API failed, or it may be in a zone that the API could not reach.
     """
     try:
-        every, _ = list_tpus(api, None)
+        every, unreachable = list_tpus(api, None)
     except (CloudError, InvalidConfigError) as error:
         raise TpuxError(str(error)) from error
     found = [tpu for tpu in every if tpu.name == name]
+    if unreachable and not any(tpu.location.zone == zone for tpu in found):
+        zones = ", ".join(unreachable)
+        does = "does" if len(unreachable) == 1 else "do"
+        raise TpuxError(f"unknown whether there is a TPU {name}: {zones} {does} not answer", hint="try again later")
     if len(found) > 1:
         zones = ", ".join(tpu.location.zone for tpu in found)
         if not (found := [tpu for tpu in found if tpu.location.zone == zone]):

@@ -22,6 +22,7 @@ class Effect(StrEnum):
     LOSE = "lose"  # the request is handled, but the connection is closed instead of an answer
     HANG = "hang"  # the request is accepted and not answered
     SLOW = "slow"  # the answer is delayed
+    UNREACHABLE = "unreachable"  # lists leave the zone's resources out, and say so
 
 
 class FaultRule(BaseModel):
