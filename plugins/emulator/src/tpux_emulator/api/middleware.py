@@ -19,9 +19,10 @@ from uvicorn.server import ServerState
 from tpux_emulator.api.call import Call, Method
 from tpux_emulator.api.exchanges import Exchange, ExchangeLog
 from tpux_emulator.api.partial_response import parse_fields, select_fields
+from tpux_emulator.cloud import answers
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
-from tpux_emulator.errors import ApiError, forbidden, from_http, unimplemented
+from tpux_emulator.errors import ApiError, from_http, unimplemented
 from tpux_emulator.protojson import JsonObject, Message
 
 log = logging.getLogger("tpux_emulator.api")
@@ -152,7 +153,7 @@ class FaultMiddleware:
             if effect is Effect.SLOW:
                 await asyncio.sleep(self._cloud.clock.real_seconds(rule.seconds))
             elif effect is Effect.FORBID:
-                refused = forbidden(rule.zone)
+                refused = answers.error("zone-not-allowed" if rule.form == "policy" else "no-such-zone", zone=rule.zone)
                 exchange.status, exchange.answer = refused.http_status, refused.body()
                 return False
             else:
