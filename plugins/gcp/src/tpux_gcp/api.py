@@ -293,7 +293,7 @@ class Api:
                 found.append(parse(message))
             except UnreadableError as error:
                 self.unreadable += 1
-                _log.warning("left out of a list: %s", error)
+                _log.info("left out of a list: %s", error)
         return found
 
 

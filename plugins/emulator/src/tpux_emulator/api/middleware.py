@@ -16,6 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from tpux_emulator.api import future
 from tpux_emulator.api.call import Call, Method
 from tpux_emulator.api.exchanges import Exchange, ExchangeLog
 from tpux_emulator.api.partial_response import parse_fields, select_fields
@@ -101,6 +102,8 @@ class FaultMiddleware:
                 return Response(status_code=499)
             if exchange.status == 0:
                 self._answer(request, method, payload, exchange)
+            if (seed := self._cloud.settings.future) is not None and isinstance(exchange.answer, dict):
+                exchange.answer = future.change(exchange.answer, seed, exchange.number)
             lost = self._consume_rule(Effect.LOSE, exchange)
             response = JSONResponse(exchange.answer, exchange.status)
             if lost is not None:
