@@ -178,12 +178,9 @@ def release_machines(turn: Turn) -> float | None:
         turn.log("machines released")
         return None
     _warn(turn, answer.why, answer.hint)
-    if answer.ends_within is None:
-        turn.waiting(answer.why, answer.saved_state, hint=answer.hint)
-    else:
-        until = turn.clock.now() + answer.ends_within
-        why = f"release pending until {datetime.fromtimestamp(until):%H:%M}: {answer.why}"
-        turn.waiting(why, answer.saved_state, until)
+    until = None if answer.ends_within is None else turn.clock.now() + answer.ends_within
+    pending = f"release pending until {datetime.fromtimestamp(until):%H:%M}: " if until else ""
+    turn.waiting(f"{pending}{answer.why}", answer.saved_state, until, answer.hint)
     return _poll_after(turn, answer)
 
 
