@@ -228,7 +228,7 @@ def test_an_unreachable_slice_is_not_gone(drive, monkeypatch):
     job.release()
 
 
-def test_a_tpu_in_a_zone_that_does_not_answer_is_unknown_and_not_absent(drive, monkeypatch):
+def test_a_tpu_in_a_silent_zone_is_unknown(drive, monkeypatch):
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central2-b")
     here, there = drive(), drive(zone="us-east1-d", accelerator="v6e-8")
     for job in (here, there):
