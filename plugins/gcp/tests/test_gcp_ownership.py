@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tpux import Finding, Job, Released
+from tpux import Finding, Job, Released, Waiting
 from tpux.model.sections import JobSection
 from tpux_emulator.cloud import answers
 from tpux_gcp.api import Api
@@ -90,13 +90,17 @@ def test_a_tpu_not_created_by_tpux_is_borrowed(drive, by_hand, mode):
 
 
 @pytest.mark.parametrize(
-    "message", ["Not now.", answers.status("wrong-state", verb="update", state="RESTARTING").message]
+    ("name", "message"),
+    [
+        ("refusing", "Not now."),
+        ("restarting", answers.status("wrong-state", verb="update", state="RESTARTING").message),
+    ],
 )
-def test_a_refusal_of_what_exists_is_no_mistake_in_the_config(drive, by_hand, message):
+def test_a_refusal_of_what_exists_is_no_mistake_in_the_config(drive, by_hand, name, message):
     """The TPU is read again: the refusal may be due to its state, whatever it says."""
-    job = drive(name=by_hand("refusing"), keys=("ann:ssh-ed25519 A",))
+    job = drive(name=by_hand(name), keys=("ann:ssh-ed25519 A",))
     refused = job.cloud.error(400, "nodes.patch", message=message)
-    job.run(until=message)
+    assert isinstance(job.run(until=message), Waiting)
     job.cloud.clear(refused)
     assert job.ready().allocation.borrowed
     job.release()
