@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tpux.model.events import Event, WorkerUpdated
+from tpux.model.events import Event, Warned, WorkerUpdated
 from tpux.store import Store
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulator
+from tpux_gcp.errors import LOGIN_COMMAND
 
 __all__ = ["tpu_emulator"]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "v4-32-spot.yaml"
@@ -449,10 +450,51 @@ def test_preflight_says_that_nothing_listens_at_the_endpoint(
     monkeypatch.setenv("TPUX_GCP_ENDPOINT", "http://127.0.0.1:9")
     done = subprocess.run([TPUX, "preflight", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)
     said = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert "nothing listens at http://127.0.0.1:9 (tpu.endpoint): " in said
+    assert done.returncode == 0, "it may listen when the job needs it"
+    assert "warning: tpu: not checked: nothing listens at http://127.0.0.1:9 (tpu.endpoint): " in said
     assert "tpux emulator start --detach" in said
     assert "HTTPConnectionPool" not in said
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("fault", "why"), [("503", "the TPU API answered 503"), ("drop", "the TPU API does not answer")]
+)
+def test_a_job_is_created_while_the_api_does_not_answer(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path, fault: str, why: str
+) -> None:
+    cloud, _ = clouds
+    rule = cloud.drop() if fault == "drop" else cloud.error(int(fault))
+    assert f"not checked: {why}" in _tpux("create", tmp_path / "train.yaml")
+    _until_why(why)
+    cloud.clear(rule)
+    _until_nodes(cloud, 1)
+    _tpux("delete", "1", "-y")
+    assert _until_nodes(cloud, 0) == []
+
+
+@pytest.mark.system
+def test_a_job_goes_on_once_its_login_is_renewed(clouds: tuple[Emulator, Emulator], tmp_path: Path) -> None:
+    cloud, _ = clouds
+    _tpux("create", tmp_path / "train.yaml")
+    _until_nodes(cloud, 1)
+    rule = cloud.error(401)
+    _until_event(Warned)
+    _until_why("waiting until the login is renewed")
+    state = Store().record("000001").refresh()
+    assert (state.state, state.hint) == ("provisioning", LOGIN_COMMAND)
+    assert LOGIN_COMMAND in _tpux("show", "1")
+    _tpux("stop", "1", "--release", "--no-wait")
+    _until_why("not released yet")
+    cloud.clear(rule)
+    assert _until_nodes(cloud, 0) == []
+
+
+def _until_why(text: str) -> None:
+    deadline = time.monotonic() + 100
+    while text not in (why := json.loads(_tpux("show", "1", "--json"))["why"]):
+        assert time.monotonic() < deadline, why
+        time.sleep(0.2)
 
 
 # --- a VM that was rebuilt has another host key -----------------------------------------------------

@@ -25,9 +25,9 @@ GOOD: dict[str, Any] = {"acceleratorType": "v4-8", "runtimeVersion": "x"}
         ({**GOOD, "networkConfig": {"netwrk": "x"}}, "node.networkConfig", "Unknown name"),
         ({**GOOD, "schedulingConfig": {"spot": "yes"}}, "node.schedulingConfig.spot", "Invalid value"),
         ({**GOOD, "labels": ["a"]}, "node.labels", "Invalid value"),
-        ({**GOOD, "acceleratorType": "v9-8"}, "node.accelerator_type", "invalid AcceleratorType"),
-        ({**GOOD, "acceleratorType": "v4-9"}, "node.accelerator_type", "invalid AcceleratorType"),
-        ({**GOOD, "acceleratorType": "v6e-8"}, "node.accelerator_type", "invalid AcceleratorType"),
+        ({**GOOD, "acceleratorType": "v9-8"}, "node.accelerator_type", "zonal accelerator configurations"),
+        ({**GOOD, "acceleratorType": "v4-9"}, "node.accelerator_type", "zonal accelerator configurations"),
+        ({**GOOD, "acceleratorType": "v6e-8"}, "node.accelerator_type", "zonal accelerator configurations"),
         (
             {"runtimeVersion": "x", "acceleratorConfig": {"type": "V4", "topology": "3x3x3"}},
             "node.accelerator_config",

@@ -11,6 +11,7 @@ from emulator_http import ask, create, node, outcome, queue, ready
 from emulator_support import PARENT, QUICK
 
 from tpux import TpuxError
+from tpux_emulator.api import future
 from tpux_emulator.emulator import Emulator
 
 
@@ -138,6 +139,29 @@ def test_an_exhausted_quota_lets_a_queued_resource_fail(api_cloud: Emulator) -> 
     assert "Quota 'TPUV5LITEPODPerProjectPerRegionForTPUAPI' exhausted. Limit 4 in region us-west1" in answer.text
     api_cloud.clear(rule)
     outcome(api_cloud, ask(api_cloud, "DELETE", "projects/emulated/locations/us-west1-c/queuedResources/fq-quota"))
+
+
+def test_a_zone_that_lists_cannot_reach(api_cloud: Emulator) -> None:
+    ready(api_cloud, "f31")
+    zone = PARENT.rpartition("/")[2]
+    anywhere = PARENT.replace(zone, "-")
+    rule = api_cloud.unreachable(zone)
+    for parent in (PARENT, anywhere):
+        answer = ask(api_cloud, "GET", f"{parent}/nodes").json()
+        assert [place.rpartition("/")[2] for place in answer["unreachable"]] == [zone]
+        assert "f31" not in [each["name"].rpartition("/")[2] for each in answer.get("nodes", [])]
+    assert node(api_cloud, "f31")["state"] == "READY"
+    api_cloud.clear(rule)
+    assert "unreachable" not in ask(api_cloud, "GET", f"{anywhere}/nodes").json()
+
+
+def test_answers_of_a_later_version_are_the_same_under_the_same_seed() -> None:
+    answer = {"name": "n", "state": "READY", "labels": {"a": "b"}, "networkEndpoints": [{"ipAddress": "1"}]}
+    several = [future.change(answer, 1, number) for number in range(50)]
+    assert several == [future.change(answer, 1, number) for number in range(50)]
+    assert any("novelty" in str(each) for each in several)
+    assert {each["state"] for each in several} == {"READY"}, "only states that end are replaced"
+    assert all(each["labels"] == {"a": "b"} for each in several)
 
 
 def test_a_forbidden_zone_refuses_every_request(api_cloud: Emulator) -> None:

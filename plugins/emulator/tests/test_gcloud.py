@@ -77,7 +77,7 @@ def test_a_node_from_create_to_delete(gcloud: Gcloud) -> None:
 
 def test_an_accelerator_that_the_zone_does_not_have(gcloud: Gcloud) -> None:
     wrong = gcloud("tpu-vm", "create", "g2", "--accelerator-type=v6e-8", "--version=x", code=1).stderr
-    assert 'invalid AcceleratorType, "v6e-8" for zone "us-central2-b"' in wrong
+    assert 'zonal accelerator configurations for "us-central2-b"' in wrong
 
 
 def test_a_zone_without_tpus(gcloud: Gcloud) -> None:

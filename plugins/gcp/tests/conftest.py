@@ -15,7 +15,7 @@ from tpux import Denied, Job, JsonValue, MachineStatus, ProvisionRequest, Ready,
 from tpux.api import machines
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
-from tpux_gcp import api
+from tpux_gcp import api, login
 from tpux_gcp import request as request_module
 from tpux_gcp.allocators import Allocator, queued_resources, tpu_vm
 from tpux_gcp.section import GcpTpuSection
@@ -51,7 +51,7 @@ def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     api._throttled_until.clear()
     yield emulator
     emulator.clear()
-    emulator.change(delays=QUICK, project_metadata={}, reservations=None)
+    emulator.change(delays=QUICK, project_metadata={}, reservations=None, future=None)
 
 
 def last_number(cloud: Emulator) -> int:
@@ -185,5 +185,6 @@ def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
         drivers.append(driver)
         return driver
 
-    monkeypatch.setattr(request_module, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
+    for module in (request_module, login):
+        monkeypatch.setattr(module, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
     return make

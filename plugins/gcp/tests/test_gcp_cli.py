@@ -58,6 +58,17 @@ def test_a_table_fits_the_terminal(capsys, monkeypatch):
     assert header.split() == ["NAME", "ZONE", "JOB", "ACCELERATOR", "STATE"]
 
 
+def test_a_list_says_which_zones_it_lacks(tpux, cloud):
+    rule = cloud.unreachable("us-east1-d")
+    listed = tpux("list")
+    assert "could not reach us-east1-d" in listed.stderr
+    assert "no TPUs in the zones that answer of project emulated" in listed.stderr
+    assert "no orphans in the zones that answer of project emulated" in tpux("orphans").stderr
+    assert "could not reach us-east1-d" in tpux("list", "--zone", "us-east1-d").stderr
+    cloud.clear(rule)
+    assert "no TPUs in any zone of project emulated" in tpux("list").stderr
+
+
 def test_node_lifecycle(tpux):
     made = tpux("create", "cli-node", "--type", "v4-8", "--pricing", "spot")
     assert (made.returncode, made.stdout) == (0, "")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tpux import Finding, Job, Released
+from tpux import Finding, Job, Released, Waiting
 from tpux.model.sections import JobSection
+from tpux_emulator.cloud import answers
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Location
@@ -86,6 +87,33 @@ def test_a_tpu_not_created_by_tpux_is_borrowed(drive, by_hand, mode):
     job.release()
     assert job.nodes() == [f"us-central2-b/{name}"]
     assert job.requests("nodes.create") == job.requests("nodes.delete") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("refusing", "Not now."),
+        ("restarting", answers.status("wrong-state", verb="update", state="RESTARTING").message),
+    ],
+)
+def test_a_refusal_of_what_exists_is_no_mistake_in_the_config(drive, by_hand, name, message):
+    """The TPU is read again: the refusal may be due to its state, whatever it says."""
+    job = drive(name=by_hand(name), keys=("ann:ssh-ed25519 A",))
+    refused = job.cloud.error(400, "nodes.patch", message=message)
+    assert isinstance(job.run(until=message), Waiting)
+    job.cloud.clear(refused)
+    assert job.ready().allocation.borrowed
+    job.release()
+
+
+def test_a_refusal_that_remains_is_final(drive, by_hand):
+    job = drive(name=by_hand("unwilling"), keys=("ann:ssh-ed25519 A",))
+    job.cloud.error(400, "nodes.patch", message="metadata too large")
+    failure = job.denied().failure
+    assert (failure.kind, failure.evidence) == ("config", "metadata too large")
+    asked = [each.method for each in job.requests() if each.method in {"nodes.get", "nodes.patch"}]
+    assert asked[-4:] == ["nodes.get", "nodes.patch"] * 2, "it is read again before each try"
+    job.release()
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tpux import MachineStatus, Released, Waiting
+from tpux import MachineStatus, Released, TpuxError, Waiting
 from tpux_gcp import api
+from tpux_gcp.allocators import queued_resources
 
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 KEY = "ann:ssh-ed25519 AAAAC3Nza tpux"
@@ -223,6 +226,28 @@ def test_an_unreachable_slice_is_not_gone(drive, monkeypatch):
         assert "could not reach" in job.inspect().evidence
     assert job.inspect().state == "ready"
     job.release()
+
+
+def test_a_tpu_in_a_silent_zone_is_unknown(drive, monkeypatch):
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central2-b")
+    here, there = drive(), drive(zone="us-east1-d", accelerator="v6e-8")
+    for job in (here, there):
+        job.ready()
+
+    def find(name: str) -> object:
+        request = replace(here.request, name=name, saved_state={})
+        return queued_resources.find_machines(request=request)
+
+    cut = here.cloud.unreachable("us-east1-d")
+    for name in (there.request.name, "n0"):
+        with pytest.raises(TpuxError, match=f"unknown whether there is a TPU {name}: us-east1-d does not answer"):
+            find(name)
+    assert isinstance(find(here.request.name), Waiting), "that in the default zone is meant"
+    here.cloud.clear(cut)
+    assert isinstance(find(there.request.name), Waiting)
+    assert find("n0") is None
+    for job in (here, there):
+        job.release()
 
 
 def _until(job, condition) -> MachineStatus:

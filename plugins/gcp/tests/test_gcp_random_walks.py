@@ -9,6 +9,7 @@ import heapq
 import itertools
 import json
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -239,8 +240,9 @@ def without_leases() -> Iterator[None]:
 class Walk:
     """One request, its steps taken by processes that may die; what a step answers may not be saved."""
 
-    def __init__(self, seed: int, *, suspends: bool) -> None:
+    def __init__(self, seed: int, directory: Path, *, suspends: bool) -> None:
         self.choose = random.Random(seed)
+        self._directory = directory
         self.cloud = Cloud(self.choose)
         self.queue = self.choose.random() < 0.4
         self._suspends = 0.05 if suspends else 0.0
@@ -257,7 +259,7 @@ class Walk:
                 self.cloud.advance(self.choose.choice([60, 1000, 3600]))
             saved = json.loads(json.dumps(self._saved))
             resolved = {"project": "p", "endpoint": "http://e"}
-            asked = ProvisionRequest("t-000012", self._tpu, None, LABELS, (), Path(), saved, resolved=resolved)
+            asked = ProvisionRequest("t-000012", self._tpu, None, LABELS, (), self._directory, saved, resolved=resolved)
             try:
                 answer = hook(asked, queue=self.queue)
             except Crash:
@@ -277,9 +279,9 @@ class Walk:
 
 @given(seed=st.integers(0, 2**32), suspends=st.booleans())
 def test_nothing_is_left_after_a_release_and_there_are_never_two(seed, suspends):
-    walk = Walk(seed, suspends=suspends)
     request.about_to_send.clear()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        walk = Walk(seed, Path(directory), suspends=suspends)
         patch.setattr(request.RequestContext, "api", walk.cloud)
         patch.setattr(request, "now", lambda: walk.cloud.now)
         if isinstance(walk.take(provision.provision, walk.choose.randint(1, 60), (Ready, Denied)), Ready):

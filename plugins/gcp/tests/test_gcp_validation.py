@@ -10,8 +10,9 @@ from google.auth import compute_engine
 
 from tpux import Denied, Job, Released, UsageError, Waiting
 from tpux.model.sections import JobSection
+from tpux_emulator.cloud import answers
+from tpux_gcp import api, errors
 from tpux_gcp import credentials as credentials_module
-from tpux_gcp import errors
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.credentials import Place, credentials
 from tpux_gcp.errors import CloudError
@@ -119,7 +120,7 @@ def test_no_credentials(drive, no_credentials, preflight):
     assert ("gcloud auth application-default login") in {hint for _, _, hint in preflight(project="p")}
     answer = job.release_step()  # a TPU may exist: the release stays pending
     assert isinstance(answer, Waiting)
-    assert "gcloud auth application-default login" in answer.why
+    assert "gcloud auth application-default login" in answer.hint
 
 
 def test_order_of_project_sources(drive, cloud, monkeypatch, tmp_path):
@@ -247,7 +248,7 @@ def test_an_immediate_stockout(drive):
 
 def test_a_zone_without_the_accelerator(drive, preflight):
     failure = drive(accelerator="v6e-8").denied().failure
-    assert "invalid AcceleratorType" in failure.evidence
+    assert "zonal accelerator configurations" in failure.evidence
     [(level, message, hint)] = preflight(accelerator="v6e-8")
     assert (level, message) == ("error", "us-central2-b has no v6e-8")
     assert "tpux tpu types" in hint
@@ -260,7 +261,7 @@ def test_a_zone_of_the_list_without_the_accelerator_is_left_out(drive, preflight
     assert finding[:2] == ("warning", "us-central1-c has no v4-8, and is left out")
     job = drive(mode=mode, zone=zones)
     assert job.ready().allocation.zone == "us-central2-b"
-    assert any("us-central1-c" in message and "invalid AcceleratorType" in message for message in job.messages)
+    assert any("us-central1-c" in message and "zonal accelerator configurations" in message for message in job.messages)
     job.release()
 
 
@@ -268,7 +269,7 @@ def test_no_zone_of_the_list_has_the_accelerator(drive, preflight):
     zones = ["us-central1-c", "us-east1-d"]
     assert [level for level, _, _ in preflight(zone=zones)] == ["error", "error"]
     failure = drive(zone=zones).denied().failure
-    assert (failure.kind, failure.evidence.count("invalid AcceleratorType")) == ("config", 2)
+    assert (failure.kind, failure.evidence.count("zonal accelerator configurations")) == ("config", 2)
 
 
 def test_an_unknown_zone(drive, preflight):
@@ -278,6 +279,16 @@ def test_an_unknown_zone(drive, preflight):
         "project emulated has no TPU zone us-central9-z"
     ]
     assert preflight(zone="us-central2-c")[0][2] == "did you mean us-central2-b?"
+
+
+@pytest.mark.parametrize("status", [429, 503, 0])
+def test_what_the_api_does_not_answer_is_not_checked(preflight, cloud, status):
+    rule = cloud.error(status) if status else cloud.drop()
+    [(level, message, _)] = preflight()
+    assert (level, message.startswith("not checked: ")) == ("warning", True)
+    cloud.clear(rule)
+    api._throttled_until.clear()
+    assert preflight() == []
 
 
 def test_an_unknown_runtime_version(preflight):
@@ -325,7 +336,7 @@ def test_a_404_from_a_proxy_is_not_missing():
         (8, "Quota limit 'x' has been exceeded. Limit: 32 in region us-east5.", "quota-used"),
         (9, "Quota 'x' exhausted. Limit 20800 in region us-central2", "quota-used"),
         (7, "Quota 'x' exceeded. Limit: 0.0 in region r", "quota"),
-        (7, "Cloud TPU API has not been used in project p before or it is disabled.", "auth"),
+        (7, "Cloud TPU API has not been used in project p before or it is disabled.", "disabled"),
         (13, "an internal error has occurred", "stockout"),
         (5, "Reservation not found", "config"),
         (3, "CloudTpu received an invalid AcceleratorType", "config"),
@@ -335,6 +346,78 @@ def test_a_404_from_a_proxy_is_not_missing():
 )
 def test_classification_of_operation_statuses(code, message, kind):
     assert errors.from_status(code, message).kind == kind
+
+
+KINDS = {
+    "no-capacity": "stockout",
+    "no-reserved-capacity": "stockout",
+    "no-resources": "stockout",
+    "pool-exhausted": "stockout",
+    "quota-exceeded-zone": "quota-used",
+    "quota-exceeded-region": "quota-used",
+    "quota-exhausted-zone": "quota-used",
+    "quota-exhausted-region": "quota-used",
+    "no-addresses": "quota-used",
+    "wrong-state": "busy",
+    "no-such-type": "config",
+    "no-such-type-before-2024": "config",
+    "no-such-zone": "forbidden",
+    "zone-not-allowed": "forbidden",
+}
+FIELDS = {
+    "zone": "us-central2-b", "region": "us-central2", "project": "p", "accelerator": "v4-8",
+    "quota": "TPUV5sLitepodServing", "verb": "update", "state": "PREEMPTED",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", answers.known())
+def test_each_error_that_was_seen_is_classified(name):
+    """As the answer of a request, and in an operation or a queued resource."""
+    error = answers.error(name, limit=4, **FIELDS)
+    answered = errors.from_answer(error.http_status, json.dumps(error.body()), "p")
+    failed = errors.from_status(error.code, error.message, "p")
+    assert (answered.kind, failed.kind) == (KINDS[name], KINDS[name])
+    assert answered.message == error.message
+    assert errors.lacks_type(error.message) is name.startswith("no-such-type")
+    assert ("gcloud compute tpus locations list" in answered.hint) is (KINDS[name] == "forbidden")
+    if "quota" in name:
+        assert errors.from_status(error.code, answers.status(name, limit=0, **FIELDS).message).kind == "quota"
+
+
+def test_a_node_that_is_preempted_while_it_is_created_is_requested_again(drive):
+    job = drive()
+    preempted = answers.status("wrong-state", **FIELDS)
+    job.cloud.fail_operation("nodes.create", code=preempted.code, message=preempted.message, count=1)
+    assert job.ready().allocation.workers
+    assert len(job.requests("nodes.create")) == 2
+    job.release()
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_addresses_that_are_used_up_concern_one_region(drive, mode):
+    job = drive(mode=mode, accelerator="v6e-8", zone=["us-east1-d", "us-east5-b"])
+    full = answers.status("no-addresses", **FIELDS)
+    method = "nodes.create" if mode == "tpu-vm" else "queuedResources.create"
+    job.cloud.fail_operation(method, code=full.code, message=full.message, count=1)
+    assert job.ready().allocation.zone == "us-east5-b"
+    job.release()
+
+
+def test_a_zone_that_the_organization_forbids_is_left_out(drive):
+    job = drive(accelerator="v6e-8", zone=["us-east1-d", "us-east5-b"])
+    job.cloud.forbid("us-east1-d", form="policy")
+    assert job.ready().allocation.zone == "us-east5-b"
+    assert any("Permission denied on 'locations/us-east1-d'" in message for message in job.messages)
+    job.release()
+
+
+def test_a_type_that_is_listed_and_not_there_concerns_one_zone(drive, cloud):
+    """The list of types of asia-east1-a has v6e-1, and its creation is refused."""
+    lacking = answers.status("no-such-type", **FIELDS)
+    job = drive(accelerator="v6e-8", zone=["us-east1-d", "us-east5-b"])
+    cloud.error(400, "nodes.create", count=1, message=lacking.message)
+    assert job.ready().allocation.zone == "us-east5-b"
+    job.release()
 
 
 def test_generated_names_are_valid(drive):

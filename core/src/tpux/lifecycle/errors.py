@@ -47,6 +47,7 @@ class JobErrors:
         failing: the failure of a job whose steps keep raising errors, while its programs are terminated.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
+        machines_hint: what the user must do, as the allocator has said last; "" if nothing.
         short_polls: how often in a row the allocator requested its next call sooner than `machines.SHORTEST_POLL`.
         abandoned: as above; a call is removed once it may be made again.
     """
@@ -58,6 +59,7 @@ class JobErrors:
         self.failing: Failure | None = None
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
         self.inspect_errors = 0
+        self.machines_hint = ""
         self.short_polls = 0
         self.abandoned = dict(abandoned)
         self._job = job

@@ -16,7 +16,7 @@ from tpux.lifecycle.open import InvalidStoredConfigError, build_request, with_tp
 from tpux.lifecycle.programs import command_workers
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.model import events
-from tpux.model.events import Allocated, AllocationRequested, StateChanged
+from tpux.model.events import Allocated, AllocationRequested, StateChanged, Warned
 from tpux.model.failures import Failure, FailureKind
 from tpux.model.machines import Denied, Inspection, MachineStatus, ProvisionRequest, Ready, Released, Waiting
 from tpux.plugin import spec
@@ -112,7 +112,8 @@ def _after_provision(turn: Turn, answer: Ready | Waiting | Denied) -> Next:
             failure = Failure("config", evidence=error.message, hint="correct command.workers")
             return record_failure(turn, failure)
         return Next(StateChanged(to="setting-up", why="setting up the workers"))
-    turn.waiting(answer.why, answer.saved_state)
+    _warn(turn, answer.why, answer.hint)
+    turn.waiting(answer.why, answer.saved_state, hint=answer.hint)
     poll_after = _poll_after(turn, answer)
     if (timeout := turn.job.tpu.provision_timeout) is None:
         return Next(after=poll_after)
@@ -139,6 +140,7 @@ def inspect_machines(turn: Turn) -> Inspection:
         poll_after = INSPECT_BACKOFF.delay(turn.errors.inspect_errors)
         status = MachineStatus("unknown", evidence=str(error), poll_after=poll_after)
         turn.errors.inspect_errors += 1
+    _warn(turn, status.evidence, status.hint)
     if status.state == "unknown":
         unknown_for = turn.workers.observed.observe(MACHINES_UNKNOWN, status.poll_after)
         undecided = unknown_for < turn.job.watch.lost_after
@@ -175,12 +177,10 @@ def release_machines(turn: Turn) -> float | None:
         turn.write(events.Released())
         turn.log("machines released")
         return None
-    if answer.ends_within is None:
-        turn.waiting(answer.why, answer.saved_state)
-    else:
-        until = turn.clock.now() + answer.ends_within
-        why = f"release pending until {datetime.fromtimestamp(until):%H:%M}: {answer.why}"
-        turn.waiting(why, answer.saved_state, until)
+    _warn(turn, answer.why, answer.hint)
+    until = None if answer.ends_within is None else turn.clock.now() + answer.ends_within
+    pending = f"release pending until {datetime.fromtimestamp(until):%H:%M}: " if until else ""
+    turn.waiting(f"{pending}{answer.why}", answer.saved_state, until, answer.hint)
     return _poll_after(turn, answer)
 
 
@@ -203,6 +203,13 @@ def _call_allocator(turn: Turn, hook: _AllocatorHook[T], request: ProvisionReque
     if answer is None:
         raise TpuxError(f"the allocator {name} does not implement {hook.__name__}", where=f"plugin {name}")
     return answer
+
+
+def _warn(turn: Turn, text: str, hint: str) -> None:
+    """Write that the user must do something, such as to log in again, when the allocator begins to say so."""
+    if hint and hint not in {turn.errors.machines_hint, turn.state.hint}:
+        turn.write(Warned(kind="machines", workers=(), text=text, hint=hint))
+    turn.errors.machines_hint = hint
 
 
 def _poll_after(turn: Turn, answer: Waiting | MachineStatus) -> float:

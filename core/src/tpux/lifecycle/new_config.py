@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from tpux import config
 from tpux.console import waiting_for
-from tpux.errors import ConfigError, Problem, TpuxError
+from tpux.errors import ConfigError, HostUnreachableError, Problem, TpuxError, plain_reason
 from tpux.model.events import ConfigChanged
 from tpux.model.failures import Finding
 from tpux.model.job import Job, is_url
@@ -76,12 +76,24 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
 
     @cache
     def ask(name: str) -> Sequence[Finding]:
-        with waiting_for(lambda: f"the plugin {name} to check the config"):
-            return plugins.call_one(name, spec.preflight, job=job) or ()
+        return _ask(name, job, plugins)
 
     found = [finding for name in selected_plugins(job) for finding in ask(name)]
     found = [*_check_output_url(job, plugins, ask), *found, *_check_output_directory(job)]
     return [*dict.fromkeys([*found, *_broken_plugins(job, plugins)])]
+
+
+def _ask(name: str, job: Job, plugins: Plugins) -> Sequence[Finding]:
+    """Return what a plugin's preflight finds; that nothing is checked, if it got no connection or no answer."""
+    try:
+        with waiting_for(lambda: f"the plugin {name} to check the config"):
+            return plugins.call_one(name, spec.preflight, job=job) or []
+    except TpuxError as error:
+        cause = error.__cause__ or error
+        offline = isinstance(cause, OSError) and cause.filename is None  # of a socket, or of requests
+        if not offline and not isinstance(cause, HostUnreachableError):
+            raise
+        return [Finding("warning", f"not checked: {plain_reason(cause)}", f"plugin {name}")]
 
 
 def _broken_plugins(job: Job, plugins: Plugins) -> list[Finding]:

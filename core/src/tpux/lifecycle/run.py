@@ -173,8 +173,9 @@ class Running(Phase):
         inspect_error = self._contact.inspection.plugin_error
         problem = turn.workers.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
         problem = problem or self._contact.doubt or loss.unreachable_report(turn) or self._monitors.problem
-        hint = "" if problem else self._stragglers.hint
-        problem = problem or self._stragglers.problem
+        status = self._contact.inspection.status
+        hint = "" if problem else status.hint or self._stragglers.hint
+        problem = problem or (status.evidence if status.hint else self._stragglers.problem)
         turn.waiting(f"attempt {turn.state.attempt}" + (f": {problem}" if problem else ""), hint=hint)
 
     # --- polls ----------------------------------------------------------------------------------

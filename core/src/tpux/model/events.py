@@ -455,13 +455,14 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Warned(Event):
-    """Something threatens the program, which runs on: written once for each kind in an attempt.
+    """Something threatens the job, which goes on: written once for each kind in an attempt.
 
     Attributes:
         kind: what a monitor found to be nearly used up, such as `memory`, or `disk` with the path where it is mounted;
             `checkpoint`: a program that has saved one before has saved no new one for `watch.checkpoint_expected`;
             or `stragglers`: the program has ended with exit code 0 on the other workers, and no other has ended for
-            `watch.straggler_grace`.
+            `watch.straggler_grace`; or `machines`: the allocator cannot ask about them, request them or release them
+            before the user has done what `hint` says: written each time that this begins.
         workers: on which workers.
         text: what it is; of a resource, how much the first of the workers has left.
         hint: the commands that show more, or end it; empty if there are none.

@@ -151,12 +151,15 @@ class Waiting:
         saved_state: data for the next call's `ProvisionRequest`, stored before that call; None leaves it unchanged.
         ends_within: of a release that can only be waited for: the most seconds that it still takes. `tpux delete` then
             reports when it ends, and does not wait.
+        hint: what the user must do before it can go on, such as to log in again: shown with `why`, and written as an
+            event `warned` when it is new; "" if nothing.
     """
 
     why: str
     poll_after: float = 5.0
     saved_state: SavedState | None = None
     ends_within: float | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,7 @@ class MachineStatus:
             on which the program runs, or the answer has been the same for `watch.verdict_grace`.
         workers: the workers as the cloud describes them now, if the request has `describe_workers`: a rebuilt VM has
             another host key. None if that is unknown.
+        hint: what the user must do before the allocator can answer, as in `Waiting`.
     """
 
     state: MachineState
@@ -223,6 +227,7 @@ class MachineStatus:
     lost: Sequence[int] = ()
     confirmed: bool = False
     workers: Sequence[Worker] | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True)

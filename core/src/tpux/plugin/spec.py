@@ -183,6 +183,8 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 def preflight(job: Job) -> list[Finding] | None:
     """Check everything that can be checked before anything is created. Called on the selected plugins.
 
+    What gets no answer now may get one later: it is a `warning`, which stops no job. So is a HostUnreachableError that
+    the hook raises, or an OSError that names no file, such as a ConnectionError.
     Example: `return [Finding("error", "no key ~/.ssh/id", hint="ssh-keygen -t ed25519")]`.
 
     Since 0.1.

@@ -212,9 +212,19 @@ class Client:
         what: JsonObject = {"generation": generation, "pricing": pricing, "limit": limit, "form": form}
         return self.rule("quota", lasting=lasting, zone=zone, **what)
 
-    def forbid(self, zone: str, *, lasting: float | None = None) -> str:
-        """Answer every request in a zone with 403, as for a project that may not use the zone."""
-        return self.rule("forbid", lasting=lasting, zone=zone)
+    def forbid(self, zone: str, *, lasting: float | None = None, form: str = "zone") -> str:
+        """Answer every request in a zone with 403, as for a project that may not use the zone.
+
+        Args:
+            zone: the zone.
+            lasting: for how many seconds.
+            form: the wording: `zone`, or `policy` (LOCATION_POLICY_VIOLATED).
+        """
+        return self.rule("forbid", lasting=lasting, zone=zone, form=form)
+
+    def unreachable(self, zone: str, *, lasting: float | None = None) -> str:
+        """Leave a zone's resources out of lists, which name it as one that the API could not reach."""
+        return self.rule("unreachable", lasting=lasting, zone=zone)
 
     def throttle(self, method: str = "*.create", *, count: int | None = None, lasting: float | None = None) -> str:
         """Answer requests with 429, as after too many requests per minute."""

@@ -28,13 +28,15 @@ class ApiError(Exception):
         code: a google.rpc.Code.
         message: the message, in Google's wording.
         field: the invalid field of the request, if there is one.
+        reason: why, as a `google.rpc.ErrorInfo` in the details names it, if there is one.
     """
 
-    def __init__(self, code: int, message: str, *, field: str = "") -> None:
+    def __init__(self, code: int, message: str, *, field: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
+        self.reason = reason
 
     @property
     def http_status(self) -> int:
@@ -51,6 +53,9 @@ class ApiError(Exception):
         if self.field:
             violation: dict[str, JsonValue] = {"field": self.field, "description": self.message}
             error["details"] = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}]
+        if self.reason:
+            info: dict[str, JsonValue] = {"reason": self.reason, "domain": "googleapis.com"}
+            error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}]
         return {"error": error}
 
 
@@ -72,11 +77,6 @@ def already_exists(name: str) -> ApiError:
 def invalid(message: str, field: str = "") -> ApiError:
     """Return 400: the request is invalid."""
     return ApiError(3, message, field=field)
-
-
-def forbidden(zone: str) -> ApiError:
-    """Return 403: there is no such zone, or the project may not use it."""
-    return ApiError(7, f"Location {zone} is not found or access is unauthorized.")
 
 
 def precondition(message: str) -> ApiError:

@@ -22,7 +22,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux_gcp import lookup, preflight, provision, release
+from tpux_gcp import login, lookup, preflight, provision, release
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, storage_options
 from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
@@ -123,10 +123,12 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
         if context is None:
             return MachineStatus("gone", evidence="no machines were requested")
         _, found = look_up(context)
+        login.accepted(request.directory)
     except InvalidConfigError as error:
         return MachineStatus("unknown", evidence=str(error))
     except CloudError as error:
-        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)
+        hint = error.problem.hint if error.problem.kind == "auth" else ""
+        return MachineStatus("unknown", evidence=str(error), poll_after=POLL, hint=hint)
     saved = context.saved
     if isinstance(found, MayAppear):
         return MachineStatus("unknown", evidence=found.why, poll_after=POLL)
@@ -217,13 +219,17 @@ def _find(api: Api, name: str, zone: str) -> FoundTpu | None:
 
     Raises:
         UsageError: several zones have one, and none of them is the default zone.
-        TpuxError: the API failed.
+        TpuxError: the API failed, or it may be in a zone that the API could not reach.
     """
     try:
-        every, _ = list_tpus(api, None)
+        every, unreachable = list_tpus(api, None)
     except (CloudError, InvalidConfigError) as error:
         raise TpuxError(str(error)) from error
     found = [tpu for tpu in every if tpu.name == name]
+    if unreachable and not any(tpu.location.zone == zone for tpu in found):
+        zones = ", ".join(unreachable)
+        does = "does" if len(unreachable) == 1 else "do"
+        raise TpuxError(f"unknown whether there is a TPU {name}: {zones} {does} not answer", hint="try again later")
     if len(found) > 1:
         zones = ", ".join(tpu.location.zone for tpu in found)
         if not (found := [tpu for tpu in found if tpu.location.zone == zone]):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tpux_gcp.credentials import Place, credentials
+from tpux_gcp.credentials import Place, credentials, forget, is_emulator
 from tpux_gcp.errors import AnswerError, CloudError, Problem, from_failed_call
 from tpux_gcp.messages import (
     Message,
@@ -293,7 +293,7 @@ class Api:
                 found.append(parse(message))
             except UnreadableError as error:
                 self.unreadable += 1
-                _log.warning("left out of a list: %s", error)
+                _log.info("left out of a list: %s", error)
         return found
 
 
@@ -350,6 +350,8 @@ def invoke(
         problem = from_failed_call(error, place.project)
         if problem.kind == "throttled":
             _mark_throttled(place.project)
+        if problem.kind == "auth":
+            forget(place)
         raise CloudError(problem) from error
 
 
@@ -373,9 +375,9 @@ def _session(place: Place) -> AuthorizedSession:
     from google.auth.transport.requests import AuthorizedSession
 
     sessions: dict[Place, AuthorizedSession] = _thread.__dict__.setdefault("sessions", {})
-    key = replace(place, project="", zone="")
-    if key not in sessions:
-        sessions[key] = AuthorizedSession(credentials(place))  # type: ignore[no-untyped-call]
+    key, current = replace(place, project="", zone=""), credentials(place)
+    if key not in sessions or (current is not sessions[key].credentials and not is_emulator(place.endpoint)):
+        sessions[key] = AuthorizedSession(current)  # type: ignore[no-untyped-call]
     return sessions[key]
 
 

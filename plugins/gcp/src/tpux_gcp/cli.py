@@ -67,7 +67,8 @@ LEAST_WIDTHS = {"state": 8, "name": 20}
 def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
     """List the project's TPUs and the jobs that they belong to."""
     api = open_api(project)
-    print_tpus(_list(api, zone), json=json, empty=f"no TPUs in {zone or 'any zone'} of project {api.project}")
+    found, where = _list(api, zone)
+    print_tpus(found, json=json, empty=f"no TPUs in {where} of project {api.project}")
 
 
 @app.command(epilog="Example: tpux tpu status my-tpu --zone us-central2-b")
@@ -230,8 +231,9 @@ def orphans(
     TPUs of other stores, and those that another job has borrowed, are not listed.
     """
     api = open_api(project)
-    found = orphans_of(_list(api, zone))
-    print_tpus(found, json=json, empty=f"no orphans in project {api.project}")
+    every, where = _list(api, zone)
+    found = orphans_of(every)
+    print_tpus(found, json=json, empty=f"no orphans in {where} of project {api.project}")
     if not delete or not found:
         return
     confirm(f"Delete {', '.join(tpu.name for tpu in found)}?", yes=yes)
@@ -282,13 +284,14 @@ def _report(api: Api, found: FoundTpu, doing: str, target: str, *, no_wait: bool
     say(f"{found.name} is {target}")
 
 
-def _list(api: Api, zone: str | None) -> list[FoundTpu]:
+def _list(api: Api, zone: str | None) -> tuple[list[FoundTpu], str]:
+    """Return the TPUs, and where they were looked for; say what the list lacks."""
     found, unreachable = list_tpus(api, zone)
     for name in unreachable:
         say(f"the TPU API could not reach {name}: its TPUs are missing from the list")
     if api.unreadable:
         say(f"{api.unreadable} items of the TPU API's lists cannot be read, and are left out")
-    return found
+    return found, "the zones that answer" if unreachable else zone or "any zone"
 
 
 def _in_zone(method: Callable[[Location], list[str]], location: Location) -> list[str]:

@@ -105,7 +105,8 @@ _credentials: dict[Place, Credentials] = {}
 def credentials(place: Place) -> Credentials:
     """Return the credentials of a place, anonymous ones for an emulator.
 
-    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
+    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again, and after
+    `forget` it loads them again: the user may have logged in anew.
 
     Raises:
         CloudError: there are none, they cannot be read, or they are another account's now.
@@ -117,7 +118,7 @@ def credentials(place: Place) -> Credentials:
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     if not place.endpoint_allowed:
         raise CloudError(Problem("auth", f"no credentials are sent to {place.endpoint}", "create the job again"))
-    key = replace(place, project="", zone="", endpoint="")
+    key = _key(place)
     with _lock:
         if key not in _credentials:
             try:
@@ -128,6 +129,16 @@ def credentials(place: Place) -> Credentials:
                 message = f"no Google Cloud credentials: {plain_reason(error)}"
                 raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
         return _credentials[key]
+
+
+def forget(place: Place) -> None:
+    """Forget credentials that were rejected."""
+    with _lock:
+        _credentials.pop(_key(place), None)
+
+
+def _key(place: Place) -> Place:
+    return replace(place, project="", zone="", endpoint="")
 
 
 def storage_options(place: Place) -> dict[str, object]:
@@ -194,4 +205,7 @@ def call(place: Place, method: str, url: str, **options: object) -> Response:
             answer: Response = session.request(method, url, timeout=TIMEOUT, **options)  # type: ignore[no-untyped-call]
             return answer
     except (GoogleAuthError, RequestException) as error:
-        raise CloudError(from_failed_call(error)) from error
+        problem = from_failed_call(error)
+        if problem.kind == "auth":
+            forget(place)
+        raise CloudError(problem) from error

@@ -23,7 +23,8 @@ ProblemKind = Literal[
     "quota-used",  # a quota of this accelerator, pricing and region is used up: as for a stockout
     "quota",  # that quota is 0: try another zone; asking again does not help
     "forbidden",  # the account may not do this in the zone, or in the project: try another zone
-    "auth",  # wrong everywhere: no or rejected credentials, or the API is disabled
+    "auth",  # no or rejected credentials: wrong everywhere, until the user logs in
+    "disabled",  # wrong everywhere, whoever logs in: an API that the project has not enabled
     "config",
 ]
 NO_CAPACITY: frozenset[ProblemKind] = frozenset({"stockout", "quota-used"})
@@ -58,6 +59,11 @@ _STOCKOUT = re.compile(
 _PER_MINUTE = re.compile(r"per ?minute|rate limit|too many requests", re.IGNORECASE)
 _QUOTA = re.compile(r"quota|limit:? *\d", re.IGNORECASE)
 _LIMIT_0 = re.compile(r"limit:? *0(\.0*)?(?![\d.,]*\d)", re.IGNORECASE)
+_WRONG_STATE = re.compile(r"not supported while in state", re.IGNORECASE)
+# Of a subnetwork, from Compute Engine: as a quota that is used up.
+_NO_ADDRESSES = re.compile(r"IP space of .* is exhausted|IP_SPACE_EXHAUSTED", re.IGNORECASE | re.DOTALL)
+_NO_SUCH_ZONE = re.compile(r"not found or access is unauthorized|denied on 'locations/", re.IGNORECASE)
+_NO_SUCH_TYPE = re.compile(r"invalid AcceleratorType|zonal accelerator configurations", re.IGNORECASE)
 _DISABLED = re.compile(r"has not been used|SERVICE_DISABLED|is disabled")
 
 
@@ -114,7 +120,7 @@ def from_status(code: int, message: str, project: str = "") -> Problem:
     that no capacity became available in that time.
     """
     kind = _kind_of_message(message) or _KIND_OF_CODE.get(code, "stockout")
-    kind = "auth" if kind == "forbidden" and _DISABLED.search(message) else kind
+    kind = "disabled" if kind == "forbidden" and _DISABLED.search(message) else kind
     return Problem(kind, message or f"code {code}", hint_for(kind, message, project))
 
 
@@ -123,7 +129,7 @@ def from_http(status: int, message: str, project: str = "") -> Problem:
     # Stockouts and quotas come with any of these.
     kind = _kind_of_message(message) if status in {400, 403, 429, 503} else None
     kind = kind or _kind_of_http(status)
-    kind = "auth" if kind == "forbidden" and _DISABLED.search(message) else kind
+    kind = "disabled" if kind == "forbidden" and _DISABLED.search(message) else kind
     hint = hint_for(kind, message, project)
     return Problem(kind, message or f"HTTP status {status}", hint, unanswered=status in _UNANSWERED)
 
@@ -153,7 +159,7 @@ def from_answer(status: int, body: str, project: str = "") -> Problem:
     message, name = str(error.get("message") or ""), str(error.get("status") or "")
     problem = from_http(status, message, project)
     if "SERVICE_DISABLED" in _reasons(error):
-        return Problem("auth", message, f"gcloud services enable tpu.googleapis.com --project {project}")
+        return Problem("disabled", message, f"gcloud services enable tpu.googleapis.com --project {project}")
     if problem.kind == "missing" and name != "NOT_FOUND":
         # A 404 from a proxy or a wrong address does not mean that the resource is gone.
         return Problem("transient", f"unexpected response, not from the TPU API: {message}")
@@ -226,11 +232,11 @@ def hint_for(kind: ProblemKind, message: str, project: str) -> str:
         return "request more on the console's quota page, delete TPUs that use it, or try another zone or pricing"
     if kind == "config":
         return "`tpux tpu types --zone ZONE` and `tpux tpu versions --zone ZONE` list what is available"
-    if kind not in {"auth", "forbidden"}:
+    if kind not in {"auth", "disabled", "forbidden"}:
         return ""
     if _DISABLED.search(message):
         return f"gcloud services enable tpu.googleapis.com{of_project}"
-    if "not found or access is unauthorized" in message:
+    if _NO_SUCH_ZONE.search(message):
         return f"check that the project may use that zone: gcloud compute tpus locations list{of_project}"
     if "credential" in message.lower() or "token" in message.lower():
         return LOGIN_COMMAND
@@ -246,7 +252,16 @@ def _kind_of_http(status: int) -> ProblemKind:
     return "config" if 400 <= status < 500 and status not in {408, 499} else "transient"
 
 
+def lacks_type(message: str) -> bool:
+    """Return whether a refusal says that the zone has not the accelerator, even if its list of types has it."""
+    return _NO_SUCH_TYPE.search(message) is not None
+
+
 def _kind_of_message(message: str) -> ProblemKind | None:
+    if _WRONG_STATE.search(message):
+        return "busy"
+    if _NO_ADDRESSES.search(message):
+        return "quota-used"
     if _STOCKOUT.search(message):
         return "stockout"
     if _PER_MINUTE.search(message):

@@ -93,7 +93,7 @@ def list_tpus(api: Api, zone: str | None) -> tuple[list[FoundTpu], list[str]]:
     """List the TPUs of a zone, or of all zones: queued resources with their nodes, then the other nodes.
 
     Returns:
-        The TPUs, and the locations that the API could not reach, whose TPUs are missing.
+        The TPUs, and the zones that the API could not reach, whose TPUs are missing.
 
     Raises:
         TpuxError: the API failed.
@@ -110,7 +110,7 @@ def list_tpus(api: Api, zone: str | None) -> tuple[list[FoundTpu], list[str]]:
         FoundTpu(node.name, Location(api.project, node.zone), TpuResource.from_node(node))
         for node in remaining.values()
     ]
-    return found, sorted(set(unreachable))
+    return found, sorted({location.rpartition("/")[2] for location in unreachable})
 
 
 def wait_for(state: Callable[[], str | None], *, timeout: float) -> None:

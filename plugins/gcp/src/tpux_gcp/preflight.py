@@ -171,7 +171,10 @@ def _collect(findings: list[Finding], key: str, check: Callable[[], object]) -> 
     except InvalidConfigError as error:
         findings.append(_finding(error, key))
     except CloudError as error:
-        findings.append(Finding("error", error.problem.message, key, error.problem.hint))
+        problem = error.problem
+        transient = problem.kind in {"transient", "throttled"}  # the job is created, and its supervisor asks again
+        said = f"not checked: {problem.message}" if transient else problem.message
+        findings.append(Finding("warning" if transient else "error", said, key, problem.hint))
 
 
 def _finding(error: InvalidConfigError, key: str) -> Finding:

@@ -7,6 +7,7 @@ from functools import partial
 
 from tpux import Denied, ProvisionRequest, Ready, Waiting
 from tpux.api import machines
+from tpux_gcp import login
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import (
     NO_CAPACITY,
@@ -58,7 +59,8 @@ STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
 # Until the next attempt to borrow a TPU that another job has borrowed.
 LEASE_POLL = 5.0
-MAX_NAME_CONFLICTS = 5
+MAX_REFUSALS = 5
+"""Refusals in a row, of a name that is taken or of what the state may forbid, before they are final."""
 # The creation of a node that was not answered, and of which the API lists no operation, is sent again after this.
 RESEND_AFTER = 60.0
 
@@ -72,7 +74,7 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
     except InvalidConfigError as error:
         return Denied(error.failure)
     except CloudError as error:  # nothing was requested yet
-        return Waiting(str(error), BACKOFF.first) if error.problem.kind in RETRYABLE else deny(error.problem)
+        return _on_error(request, error.problem, Waiting(str(error), BACKOFF.first))
     try:
         if context.saved.phase == "deleting":
             again = context.saved.after_delete == "retry"
@@ -87,7 +89,21 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
     except CloudError as error:
         if error.problem.kind == "forbidden" and context.saved.phase == "requesting" and context.nothing_sent:
             return on_create_failed(context, error.problem, gone=True)  # the project may not even look into the zone
-        return context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(error.problem)
+        return _later_or_deny(context, error.problem)
+
+
+def _later_or_deny(context: RequestContext, problem: Problem) -> Answer:
+    """Return the answer after a call that failed, other than a creation."""
+    waiting = context.retry_later(problem)
+    # Of what exists, a refusal may be due to its state, whatever it says: it is read again before that is final.
+    again = problem.kind == "config" and not context.nothing_sent and context.saved.errors < MAX_REFUSALS
+    return waiting if again else _on_error(context.request, problem, waiting)
+
+
+def _on_error(request: ProvisionRequest, problem: Problem, waiting: Waiting) -> Answer:
+    if problem.kind == "auth":
+        return login.refused(request, problem, waiting)
+    return waiting if problem.kind in RETRYABLE else deny(problem)
 
 
 def _begin(request: ProvisionRequest) -> Answer:
@@ -127,6 +143,7 @@ def _request(context: RequestContext) -> Answer:
     if context.may_send:
         return _create(context)  # the step before has looked, and has saved that it is sent
     context, found = look_up(context)
+    login.accepted(context.request.directory)
     if isinstance(found, Absent):
         return _on_absent(context, found.failure)
     if isinstance(found, MayAppear):
@@ -211,20 +228,25 @@ def _not_created(context: RequestContext, problem: Problem) -> Answer:
         # A refused request created nothing, but an earlier one that was not answered may have.
         return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
     if problem.kind == "config":
-        try:
-            answer = on_create_failed(context, problem, gone=context.nothing_sent)
-        except CloudError as error:  # unknown is whether the zone has the type
-            answer = context.retry_later(error.problem)
-        return refuse(context, answer)
-    if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
+        return refuse(context, _on_bad_request(context, problem))
+    too_often = context.saved.errors >= MAX_REFUSALS
+    if problem.kind == "missing" or (problem.kind == "busy" and too_often):
+        # a reservation, network or project that does not exist
         hint = hint_for("config", problem.message, context.saved.project)
         return refuse(context, deny(Problem("config", problem.message, hint)))
-    if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:
+    if problem.kind == "exists" and too_often:
         hint = f"`tpux tpu describe {context.name}` shows what has this name"
         return Denied(InvalidConfigError(problem.message, hint).failure)
-    if problem.kind in RETRYABLE:
-        return context.retry_later(problem)
-    return refuse(context, deny(problem))
+    return refuse(context, _later_or_deny(context, problem))
+
+
+def _on_bad_request(context: RequestContext, problem: Problem) -> Answer:
+    if context.saved.repeated and context.get_resource() is not None:
+        return context.wait_with_history(f"{context.saved.candidate}: created by an earlier request", 0)
+    try:
+        return on_create_failed(context, problem, gone=context.nothing_sent)
+    except CloudError as error:  # unknown is whether the zone has the type
+        return _later_or_deny(context, error.problem)
 
 
 def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:

@@ -104,5 +104,4 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
 
 def _release_pending(context: RequestContext, problem: Problem) -> Waiting:
     waiting = context.retry_later(problem)
-    hint = f" ({problem.hint})" if problem.hint else ""
-    return Waiting(f"not released yet: {waiting.why}{hint}", waiting.poll_after, waiting.saved_state)
+    return replace(waiting, why=f"not released yet: {waiting.why}", hint=problem.hint)

@@ -331,6 +331,7 @@ class RequestContext:
 def deny(problem: Problem) -> Denied:
     """Return the answer that the request failed, with the API's own message."""
     kinds: dict[ProblemKind, FailureKind] = {
-        "quota": "quota", "quota-used": "quota", "auth": "auth", "forbidden": "auth", "stockout": "stockout",
+        "quota": "quota", "quota-used": "quota", "auth": "auth", "disabled": "auth", "forbidden": "auth",
+        "stockout": "stockout",
     }  # fmt: skip
     return Denied(Failure(kinds.get(problem.kind, "config"), evidence=problem.message, hint=problem.hint))

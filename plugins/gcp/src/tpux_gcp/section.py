@@ -88,6 +88,8 @@ class GcpTpuSection(TpuSection):
     """Cancel a queued request that has not been served after this time."""
     zone_patience: Duration = 600.0
     """How long a request may wait in one zone before the next zone of the list is tried."""
+    auth_timeout: Duration = 86400.0
+    """How long a job without machines waits for a login that was valid and has expired, until it is renewed."""
     endpoint: str | None = None
     """The address of the TPU API, such as an emulator's."""
     existing: bool = False

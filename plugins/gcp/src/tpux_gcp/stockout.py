@@ -20,6 +20,7 @@ from tpux_gcp.errors import (
     Problem,
     ProblemKind,
     hint_for,
+    lacks_type,
 )
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
@@ -79,9 +80,9 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
         problem: why the creation failed.
         gone: nothing exists: the API has just confirmed it, or has rejected the only creation that was sent.
     """
-    if problem.kind == "throttled":  # a limit per minute, which an operation may report too
+    if problem.kind in {"throttled", "busy"}:  # a limit per minute; preempted while it was created
         return retry(context, problem.message)
-    lacking = problem.kind == "config" and _lacks_type(context)
+    lacking = problem.kind == "config" and _lacks_type(context, problem)
     if problem.kind not in NO_CAPACITY | REFUSED and not lacking:
         return deny(problem)
     saved = context.saved
@@ -95,8 +96,8 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
     )
 
 
-def _lacks_type(context: RequestContext) -> bool:
-    """Return whether there are other candidates, and the API lists that the current zone has not the accelerator.
+def _lacks_type(context: RequestContext, problem: Problem) -> bool:
+    """Return whether there are other candidates, and the API says that the current zone has not the accelerator.
 
     Raises:
         CloudError: the API did not answer; it may do so later.
@@ -104,10 +105,12 @@ def _lacks_type(context: RequestContext) -> bool:
     saved = context.saved
     if len(candidates_of(context)) == 1:
         return False
+    if lacks_type(problem.message):
+        return True
     try:
         return saved.accelerator not in context.api.accelerator_types(saved.location)
     except CloudError as error:
-        if error.problem.kind in RETRYABLE:
+        if error.problem.kind in RETRYABLE | {"auth"}:
             raise
         return False  # the refusal says more than that there is no list
 

@@ -242,8 +242,8 @@ def _problem(answer: Response, place: Place, account: str) -> Problem:
     except (ValueError, KeyError, TypeError):
         message = answer.text[:300]
     problem = from_http(answer.status_code, message, place.project)
-    if problem.kind in {"auth", "forbidden", "missing", "config"}:
+    if problem.kind in {"disabled", "forbidden", "missing", "config"}:
         enable = f"gcloud services enable oslogin.googleapis.com --project {place.project}"
         hint = f"{enable}, and grant {account} roles/compute.osAdminLogin; or set tpu.metadata.{OS_LOGIN}: 'FALSE'"
-        return Problem("auth", f"cannot import tpux's key into the OS Login profile of {account}: {message}", hint)
+        return Problem("disabled", f"cannot import tpux's key into the OS Login profile of {account}: {message}", hint)
     return problem

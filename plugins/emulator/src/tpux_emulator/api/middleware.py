@@ -16,12 +16,14 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from tpux_emulator.api import future
 from tpux_emulator.api.call import Call, Method
 from tpux_emulator.api.exchanges import Exchange, ExchangeLog
 from tpux_emulator.api.partial_response import parse_fields, select_fields
+from tpux_emulator.cloud import answers
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
-from tpux_emulator.errors import ApiError, forbidden, from_http, unimplemented
+from tpux_emulator.errors import ApiError, from_http, unimplemented
 from tpux_emulator.protojson import JsonObject, Message
 
 log = logging.getLogger("tpux_emulator.api")
@@ -100,6 +102,8 @@ class FaultMiddleware:
                 return Response(status_code=499)
             if exchange.status == 0:
                 self._answer(request, method, payload, exchange)
+            if (seed := self._cloud.settings.future) is not None and isinstance(exchange.answer, dict):
+                exchange.answer = future.change(exchange.answer, seed, exchange.number)
             lost = self._consume_rule(Effect.LOSE, exchange)
             response = JSONResponse(exchange.answer, exchange.status)
             if lost is not None:
@@ -152,7 +156,7 @@ class FaultMiddleware:
             if effect is Effect.SLOW:
                 await asyncio.sleep(self._cloud.clock.real_seconds(rule.seconds))
             elif effect is Effect.FORBID:
-                refused = forbidden(rule.zone)
+                refused = answers.error("zone-not-allowed" if rule.form == "policy" else "no-such-zone", zone=rule.zone)
                 exchange.status, exchange.answer = refused.http_status, refused.body()
                 return False
             else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
-from tpux_emulator.cloud import capacity, node_state, operations, views
+from tpux_emulator.cloud import answers, capacity, node_state, operations, views
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect
 from tpux_emulator.cloud.records import NodeRecord, OperationRecord, WorkerRecord, short_name
@@ -102,7 +102,7 @@ def _patch(call: Call) -> JsonObject:
         if field not in _PATCHABLE:
             raise invalid(f"Invalid update_mask: field '{field}' cannot be updated.", "update_mask")
     if record.state in _UNPATCHABLE_STATES:
-        raise precondition(f"Cannot update node {short_name(record.name)} in state {record.state.value}.")
+        raise answers.error("wrong-state", verb="update", state=record.state.value)
     operation = operations.begin(cloud, "update", record.name)
     update = {field: getattr(change, field) for field in fields if "." not in field}
     if "network_config.enable_external_ips" in fields and change.network_config and record.spec.network_config:
@@ -159,7 +159,7 @@ def _start(call: Call) -> OperationRecord:
 
 def _change_state(call: Call, record: NodeRecord, verb: str, before: NodeState, after: NodeState) -> OperationRecord:
     if record.state is not before:
-        raise precondition(f"Cannot {verb} node {short_name(record.name)} in state {record.state.value}.")
+        raise answers.error("wrong-state", verb=verb, state=record.state.value)
     operation = operations.begin(call.cloud, verb, record.name)
     record.operation = operation.name
     node_state.set_state(call.cloud, record, after)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tpux_emulator.api.call import ANY_LOCATION, Call
 from tpux_emulator.cloud.cloud import Resource
+from tpux_emulator.cloud.fault_rules import Effect
 from tpux_emulator.errors import invalid
 from tpux_emulator.protojson import JsonObject
 
@@ -34,16 +35,20 @@ def list_resources(
     """
     if call.zone != ANY_LOCATION:
         call.cloud.catalog.check_zone(call.zone)
-    project = call.path["project"]
-    return list_page(
+    project, zones = call.path["project"], call.cloud.catalog.zones if call.zone == ANY_LOCATION else [call.zone]
+    unreachable = [zone for zone in zones if call.cloud.match_rule(Effect.UNREACHABLE, zone=zone)]
+    answer = list_page(
         call,
         key,
         [
             (name, show(record))
             for name, record in records.items()
-            if name.split("/")[1] == project and call.zone in (ANY_LOCATION, record.zone)
+            if name.split("/")[1] == project and record.zone in zones and record.zone not in unreachable
         ],
     )
+    if unreachable:
+        answer["unreachable"] = [f"projects/{project}/locations/{zone}" for zone in unreachable]
+    return answer
 
 
 def list_page(call: Call, key: str, items: list[tuple[str, JsonObject]]) -> JsonObject:

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
         "stockout --zone us-central2-b --for 10m": stockout,
         "quota --generation v4 --limit 8": quota,
         "forbid us-central2-b": forbid,
+        "unreachable us-central2-b --for 10m": unreachable,
         "throttle --count 3": throttle,
         "error 503 --method nodes.get --count 2": error,
         "drop --count 1": drop,
@@ -67,10 +68,20 @@ def quota(
 
 
 def forbid(
-    zone: Annotated[str, typer.Argument(help="The zone.")], lasting: For = None, home: HomeOption = None
+    zone: Annotated[str, typer.Argument(help="The zone.")],
+    lasting: For = None,
+    form: Annotated[str, typer.Option(help="The wording: zone, or policy (LOCATION_POLICY_VIOLATED).")] = "zone",
+    home: HomeOption = None,
 ) -> None:
     """Answer every request in a zone with 403. Simulates a zone that the project may not use."""
-    typer.echo(client_at(home).forbid(zone, lasting=optional_duration(lasting)))
+    typer.echo(client_at(home).forbid(zone, lasting=optional_duration(lasting), form=form))
+
+
+def unreachable(
+    zone: Annotated[str, typer.Argument(help="The zone.")], lasting: For = None, home: HomeOption = None
+) -> None:
+    """Leave a zone's resources out of lists, which name it as unreachable. Simulates an outage of the zone."""
+    typer.echo(client_at(home).unreachable(zone, lasting=optional_duration(lasting)))
 
 
 def throttle(method: Method = "*.create", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpux_emulator.cloud import answers
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
 from tpux_emulator.cloud.records import NodeRecord, QueuedRecord
@@ -19,16 +20,8 @@ def stockout_status(zone: str, form: str) -> Status:
         zone: the zone.
         form: `zone`: the TPU API's wording; `resources`, `pool`: Compute Engine's.
     """
-    if form == "resources":
-        message = f"The zone 'projects/emulated/zones/{zone}' does not have enough resources available to fulfill the"
-        return Status(code=8, message=f"{message} request. Try a different zone, or try again later.")
-    if form == "pool":
-        return Status(code=14, message=f"ZONE_RESOURCE_POOL_EXHAUSTED: the resource pool of {zone} is exhausted.")
-    return Status(
-        code=8,
-        message=f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes'
-        " are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1f2e3d4c5b6a7988]",
-    )
+    name = {"resources": "no-resources", "pool": "pool-exhausted"}.get(form, "no-capacity")
+    return answers.status(name, zone=zone, project="emulated")
 
 
 def reject_stockout(cloud: Cloud, zone: str, name: str) -> None:
@@ -129,14 +122,10 @@ def _chips_of(cloud: Cloud, record: NodeRecord | QueuedRecord) -> list[tuple[str
 
 
 def _quota_message(rule: FaultRule, zone: str, generation: str, *, spot: bool) -> str:
-    kind, region = "Preemptible" if spot else "", _region(zone)
-    if rule.form == "zone":
-        name = f"TPU{generation.upper()}{kind}PerProjectPerZoneForTPUAPI"
-        return f"Quota limit '{name}' has been exceeded. Limit: {rule.limit} in zone {zone}."
-    name = f"TPU{generation.upper()}{kind}PerProjectPerRegionForTPUAPI"
-    if rule.form == "exhausted":
-        return f"Quota '{name}' exhausted. Limit {rule.limit} in region {region}"
-    return f"Quota limit '{name}' has been exceeded. Limit: {rule.limit} in region {region}."
+    place = "zone" if rule.form == "zone" else "region"
+    name = f"quota-exhausted-{place}" if rule.form == "exhausted" else f"quota-exceeded-{place}"
+    quota = f"TPU{generation.upper()}{'Preemptible' if spot else ''}"
+    return answers.status(name, quota=quota, limit=rule.limit, zone=zone, region=_region(zone)).message
 
 
 def _region(zone: str) -> str:

@@ -10,7 +10,8 @@ from importlib import resources
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
 
-from tpux_emulator.errors import forbidden, invalid
+from tpux_emulator.cloud import answers
+from tpux_emulator.errors import invalid
 from tpux_emulator.messages import AcceleratorConfig, Generation, Node
 
 _TYPE = re.compile(r"(?P<generation>[a-z0-9]+)-(?P<number>[1-9]\d*)")
@@ -47,7 +48,7 @@ class Catalog(BaseModel):
             ApiError: 403, as Google answers for a zone that a project has no access to.
         """
         if zone not in self.zones:
-            raise forbidden(zone)
+            raise answers.error("no-such-zone", zone=zone)
 
     def types(self, zone: str) -> list[str]:
         """Return the accelerator types of a zone, by generation and size."""
@@ -66,8 +67,7 @@ class Catalog(BaseModel):
             return self._type_by_config(config, zone)
         requested = node.accelerator_type or ""
         if requested not in self.types(zone):
-            message = f'CloudTpu received an invalid AcceleratorType, "{requested}" for zone "{zone}" cannot be found.'
-            raise invalid(message, "node.accelerator_type")
+            raise answers.error("no-such-type", field="node.accelerator_type", accelerator=requested, zone=zone)
         return requested
 
     def _type_by_config(self, config: AcceleratorConfig, zone: str) -> str:

@@ -22,6 +22,7 @@ class Effect(StrEnum):
     LOSE = "lose"  # the request is handled, but the connection is closed instead of an answer
     HANG = "hang"  # the request is accepted and not answered
     SLOW = "slow"  # the answer is delayed
+    UNREACHABLE = "unreachable"  # lists leave the zone's resources out, and say so
 
 
 class FaultRule(BaseModel):
@@ -42,7 +43,8 @@ class FaultRule(BaseModel):
         limit: for a quota, the number of chips that a project may have in the region, or in the zone (see `form`).
         pricing: for a quota, `spot` or `ondemand`.
         form: the wording: for a stockout `zone`, `resources` (Compute Engine's 429) or `pool` (its 503); for a quota
-            `zone`, `region`, or `exhausted` (a queued resource is accepted, then fails).
+            `zone`, `region`, or `exhausted` (a queued resource is accepted, then fails); for a forbidden zone `zone`
+            or `policy` (LOCATION_POLICY_VIOLATED).
         seconds: for a slow answer or a late request its delay, for a hang its length (0: no limit), in emulated
             seconds.
     """
@@ -61,7 +63,7 @@ class FaultRule(BaseModel):
     message: str = ""
     limit: int = Field(default=0, ge=0)
     pricing: Literal["", "spot", "ondemand"] = ""
-    form: Literal["zone", "resources", "pool", "region", "exhausted"] = "zone"
+    form: Literal["zone", "resources", "pool", "region", "exhausted", "policy"] = "zone"
     seconds: float = Field(default=0.0, ge=0)
 
     def matches(self, effect: Effect, *, zone: str, method: str, name: str, now: float) -> bool:

@@ -58,6 +58,8 @@ class Settings(BaseModel):
         project_metadata: the compute project's common instance metadata, such as `enable-oslogin`.
         reservations: the names of the reservations that exist; None means that any does.
         page_size: the number of items on a page if the request does not set it.
+        future: a seed, from which answers get fields, types and enum values that no client knows yet; None for the API
+            as it is.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -69,6 +71,7 @@ class Settings(BaseModel):
     project_metadata: dict[str, str] = Field(default_factory=dict)
     reservations: list[str] | None = None
     page_size: int = Field(default=500, ge=1, le=1000)
+    future: int | None = None
 
     @field_validator("delays")
     @classmethod
