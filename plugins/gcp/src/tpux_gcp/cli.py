@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -31,6 +32,7 @@ from tpux_gcp.lookup import (
 )
 from tpux_gcp.resource import Location
 from tpux_gcp.spec import node_message, queued_resource_message
+from tpux_gcp.zones import full_zone, short_zone
 
 if TYPE_CHECKING:
     from tpux_gcp.section import GcpTpuSection
@@ -46,8 +48,19 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TPU or of its queued resource.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Zone = Annotated[str | None, typer.Option("--zone", help="Zone of the TPU. Default: gcloud's.")]
-AnyZone = Annotated[str | None, typer.Option("--zone", help="Only this zone. Default: all zones.")]
+
+
+def _full(zone: str | None) -> str | None:
+    return full_zone(zone) if zone else None
+
+
+Zone = Annotated[
+    str | None,
+    typer.Option("--zone", callback=_full, help="Zone of the TPU, such as us-central2-b or usc2b. Default: gcloud's."),
+]
+AnyZone = Annotated[
+    str | None, typer.Option("--zone", callback=_full, help="Only this zone, such as usc2b. Default: all zones.")
+]
 Project = Annotated[str | None, typer.Option("--project", help="Google Cloud project. Default: gcloud's.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
@@ -100,6 +113,21 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
         messages = [api.queued_resource_message(found.location, queued)] if queued else []
         messages += [api.node_message(found.location, node.name) for node in found.resource.nodes]
     emit([dict(message) for message in messages if message is not None])
+
+
+@app.command(epilog="Example: tpux tpu zones")
+def zones(project: Project = None, json: Json = False) -> None:
+    """List the zones with TPUs that the project may use, their short forms, and the generations that each has."""
+    api = open_api(project)
+    with cli_errors():
+        names = api.zones()
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            available = list(pool.map(lambda zone: _generations(api, zone), names))
+    rows: list[dict[str, object]] = [
+        {"zone": zone, "short": short_zone(zone), "generations": list(found) if json else " ".join(found)}
+        for zone, found in zip(names, available, strict=True)
+    ]
+    emit(rows) if json else print_rows(rows or [{"zone": "", "short": "", "generations": ""}])
 
 
 @app.command(epilog="Example: tpux tpu types --zone us-central2-b")
@@ -289,6 +317,17 @@ def _list(api: Api, zone: str | None) -> list[FoundTpu]:
     if api.unreadable:
         say(f"{api.unreadable} items of the TPU API's lists cannot be read, and are left out")
     return found
+
+
+def _generations(api: Api, zone: str) -> list[str]:
+    """Return the TPU generations of a zone; none if the project may not use it."""
+    try:
+        types = api.accelerator_types(Location(api.project, zone))
+    except CloudError as error:
+        if error.problem.kind not in {"missing", "forbidden"}:
+            raise
+        return []
+    return list(dict.fromkeys(name.partition("-")[0] for name in types))
 
 
 def _in_zone(method: Callable[[Location], list[str]], location: Location) -> list[str]:

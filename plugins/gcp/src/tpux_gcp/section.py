@@ -13,7 +13,9 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, Valida
 from tpux import TpuSection
 from tpux.fields import Accelerator, Duration, LocalFile, workers_of
 from tpux_gcp.errors import InvalidConfigError
+from tpux_gcp.zones import full_zone
 
+Zone = Annotated[str, AfterValidator(full_zone)]
 _LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
 
 
@@ -57,8 +59,8 @@ class GcpTpuSection(TpuSection):
     """The accelerator's type and size, such as v4-32; a list is tried in order, each in all zones."""
     topology: str | None = None
     """The topology of each slice, such as 2x2x4, where the accelerator allows several; by default the API's choice."""
-    zone: str | list[str] | None = None
-    """The zone, such as us-central2-b; a list is tried in order. By default the environment's or gcloud's zone."""
+    zone: Zone | list[Zone] | None = None
+    """The zone, such as us-central2-b or usc2b; a list is tried in order. By default the environment's or gcloud's."""
     version: str | None = None
     """The runtime version (the VM image); by default the one for the TPU generation."""
     project: str | None = None
@@ -177,7 +179,7 @@ _WITH_VALUE: dict[str, Callable[[str], Update]] = {
     "topology": lambda value: {"topology": value},
     "tags": lambda value: {"tags": value.split(",")},
     "version": lambda value: {"version": value},
-    "zone": lambda value: {"zone": value},
+    "zone": lambda value: {"zone": full_zone(value)},
 }
 _KEY_INSTEAD = {
     "node-id": "tpu.name", "node-prefix": "tpu.name", "valid-until-duration": "tpu.valid_until",
