@@ -57,6 +57,8 @@ _STOCKOUT = re.compile(
 )
 _PER_MINUTE = re.compile(r"per ?minute|rate limit|too many requests", re.IGNORECASE)
 _QUOTA = re.compile(r"quota|limit:? *\d", re.IGNORECASE)
+_DISK_IN_USE = re.compile(r"disk resource '.*' is already being used by")
+"""Compute Engine's text, also while a TPU that was deleted just now still has the disk: another zone, or later."""
 _LIMIT_0 = re.compile(r"limit:? *0(\.0*)?(?![\d.,]*\d)", re.IGNORECASE)
 _DISABLED = re.compile(r"has not been used|SERVICE_DISABLED|is disabled")
 
@@ -247,7 +249,7 @@ def _kind_of_http(status: int) -> ProblemKind:
 
 
 def _kind_of_message(message: str) -> ProblemKind | None:
-    if _STOCKOUT.search(message):
+    if _STOCKOUT.search(message) or _DISK_IN_USE.search(message):
         return "stockout"
     if _PER_MINUTE.search(message):
         return "throttled"

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, Valida
 
 from tpux import TpuSection
 from tpux.fields import Accelerator, Duration, LocalFile, workers_of
+from tpux_gcp.disks import DataDisk
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.zones import full_zone
 
@@ -73,6 +74,16 @@ class GcpTpuSection(TpuSection):
     """Create the VMs without external IP addresses."""
     service_account: str | None = None
     """The service account of the VMs."""
+    scopes: list[str] = Field(default_factory=list)
+    """OAuth scopes of the service account on the VMs, as URLs; by default the API's choice, which includes
+    cloud-platform."""
+    secure_boot: bool = False
+    """Create the VMs as Shielded VMs with secure boot."""
+    description: str | None = None
+    """A text about the TPU, for people."""
+    data_disks: list[str | DataDisk] = Field(default_factory=list)
+    """Existing disks, attached to each TPU that is created: what is on them outlives a preemption. A disk's name, or
+    source and mode."""
     startup_script: LocalFile | None = None
     """A script that the VMs run when they boot."""
     tags: list[str] = Field(default_factory=list)
@@ -115,7 +126,7 @@ class GcpTpuSection(TpuSection):
     def exposed_keys(self) -> dict[str, str]:
         """Return the keys that become part of the TPU's description, which all users of its VMs can read."""
         hint = "give it to the program in command.env, or to a set-up script in script.env"
-        return dict.fromkeys(["metadata", "startup_script", "flags", "labels", "tags"], hint)
+        return dict.fromkeys(["metadata", "startup_script", "flags", "labels", "tags", "description"], hint)
 
 
 def apply_flags(tpu: TpuSection) -> GcpTpuSection:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from tpux_gcp.disks import disk_messages
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
@@ -163,8 +164,17 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
         "metadata": vm_metadata(request),
         "tags": list(tpu.tags),
     }
-    if tpu.service_account:
-        message["serviceAccount"] = {"email": tpu.service_account}
+    account: Message = {"email": tpu.service_account} if tpu.service_account else {}
+    if tpu.scopes:
+        account["scope"] = list(tpu.scopes)
+    if account:
+        message["serviceAccount"] = account
+    if tpu.description:
+        message["description"] = tpu.description
+    if tpu.secure_boot:
+        message["shieldedInstanceConfig"] = {"enableSecureBoot": True}
+    if disks := disk_messages(tpu, candidate, str(request.resolved.get("project") or "")):
+        message["dataDisks"] = disks
     if not queued:
         flags = {
             "spot": tpu.pricing == "spot",

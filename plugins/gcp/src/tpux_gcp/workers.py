@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tpux import Allocation, ProvisionRequest, Waiting, Worker
-from tpux_gcp.credentials import Place, call, is_google
+from tpux_gcp.credentials import Place, call, compute_url, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_http, from_status
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import Location, Node, TpuResource
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from requests import Response
 
 _log = logging.getLogger(__name__)
-COMPUTE_ENDPOINT, OS_LOGIN_ENDPOINT = "https://compute.googleapis.com", "https://oslogin.googleapis.com"
+OS_LOGIN_ENDPOINT = "https://oslogin.googleapis.com"
 # Asks the worker's metadata server: first for the current value, then for a change of it, which ends after five minutes
 # in case the connection is lost. "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
 # `GCE_METADATA_HOST` is the variable of Google's own libraries.
@@ -160,9 +160,8 @@ def os_login_enabled_in_project(place: Place) -> bool:
     Raises:
         CloudError: there are no credentials.
     """
-    endpoint = COMPUTE_ENDPOINT if is_google(place.endpoint) else place.endpoint
-    url = f"{endpoint}/compute/v1/projects/{place.project}"
     try:
+        url = compute_url(place, f"projects/{place.project}")
         answer = call(place, "GET", url, params={"fields": "commonInstanceMetadata"})
         items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
         return bool(os_login_enabled({str(item["key"]): item["value"] for item in items}))

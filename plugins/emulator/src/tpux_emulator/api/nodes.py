@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
-from tpux_emulator.cloud import capacity, node_state, operations, views
+from tpux_emulator.cloud import capacity, disks, node_state, operations, views
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect
 from tpux_emulator.cloud.records import NodeRecord, OperationRecord, WorkerRecord, short_name
@@ -44,6 +44,7 @@ def _create(call: Call) -> JsonObject:
     check_spec(cloud, call.zone, spec)
     if name in cloud.nodes:
         raise already_exists(name)
+    disks.require_detached(cloud, spec)
     capacity.check_quota(cloud, call.zone, [spec], spot=capacity.is_spot(spec), queued=False)
     capacity.reject_stockout(cloud, call.zone, name)
     operation = operations.begin(cloud, "create", name)
@@ -53,13 +54,20 @@ def _create(call: Call) -> JsonObject:
     return views.operation(operation)
 
 
-def check_spec(cloud: Cloud, zone: str, spec: Node) -> None:
+def check_spec(cloud: Cloud, zone: str, spec: Node, *, slices: int = 1) -> None:
     """Check that a zone has a node like this.
+
+    Args:
+        cloud: the cloud.
+        zone: the zone.
+        spec: the node.
+        slices: how many nodes like this are requested.
 
     Raises:
         ApiError: 400 with the field's name.
     """
-    cloud.catalog.type_of(spec, zone)
+    accelerator_type = cloud.catalog.type_of(spec, zone)
+    disks.check(cloud, zone, spec, accelerator_type, slices=slices)
     if not spec.runtime_version:
         raise invalid('The "runtime_version" field is required.', "node.runtime_version")
     scheduling = spec.scheduling_config or SchedulingConfig()

@@ -63,7 +63,8 @@ def _create(call: Call) -> OperationRecord:
         raise invalid("Only one tier can be set: spot or guaranteed.", "queued_resource.tier")
     _check_reservation(cloud, spec)
     for each in spec.tpu.node_spec:
-        nodes.check_spec(cloud, call.zone, each.node)
+        several = each.multislice_params
+        nodes.check_spec(cloud, call.zone, each.node, slices=several.node_count if several else 1)
     if name in cloud.queued:
         raise already_exists(name)
     requested = [(node_id, each.node) for each in spec.tpu.node_spec for node_id in _checked_ids(each, queued_id)]

@@ -56,6 +56,8 @@ class Settings(BaseModel):
         seed: the seed of random preemptions.
         events: preemptions and terminations some time after READY.
         project_metadata: the compute project's common instance metadata, such as `enable-oslogin`.
+        disks: the type, such as `pd-balanced`, of each disk that exists, by `projects/P/zones/Z/disks/D`; None means
+            that any does.
         reservations: the names of the reservations that exist; None means that any does.
         page_size: the number of items on a page if the request does not set it.
     """
@@ -67,6 +69,7 @@ class Settings(BaseModel):
     seed: int = 0
     events: list[NodeEvent] = Field(default_factory=list)
     project_metadata: dict[str, str] = Field(default_factory=dict)
+    disks: dict[str, str] | None = None
     reservations: list[str] | None = None
     page_size: int = Field(default=500, ge=1, le=1000)
 
