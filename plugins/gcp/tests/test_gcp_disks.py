@@ -11,6 +11,7 @@ from tpux import Denied, Job
 from tpux.model.sections import JobSection
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.disks import DataDisk
+from tpux_gcp.section import GcpTpuSection
 
 ZONE = "projects/emulated/zones/us-central2-b/disks"
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
@@ -146,8 +147,9 @@ def test_the_simple_fields_of_a_node(drive, mode):
     "source", ["", "Big", "zones/z/disks/d", "projects/p/disks/d", "a b", "projects/p/zones/z/disks/"]
 )
 def test_a_malformed_disk(source):
-    with pytest.raises(ValueError, match="is no disk"):
-        DataDisk(source=source)
+    for make in (lambda: DataDisk(source=source), lambda: GcpTpuSection(data_disks=[source])):
+        with pytest.raises(ValueError, match="is no disk"):
+            make()
 
 
 def test_a_disk_by_its_url():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from pydantic import field_validator
+from pydantic import AfterValidator
 
 from tpux import Finding, Section
 from tpux.fields import workers_of
@@ -29,21 +29,23 @@ _NEEDS_HYPERDISK = {"v6e"}
 _MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
+def _known_form(source: str) -> str:
+    plain = _URL.sub("", source, count=1)
+    if not _SOURCE.fullmatch(plain):
+        raise ValueError(f"{source!r} is no disk: give its name, or projects/P/zones/ZONE/disks/NAME")
+    return plain
+
+
+Disk = Annotated[str, AfterValidator(_known_form)]
+
+
 class DataDisk(Section):
     """An existing disk of Compute Engine."""
 
-    source: str
+    source: Disk
     """The disk: a name, which means the one in the TPU's zone, or projects/P/zones/ZONE/disks/NAME."""
     mode: Literal["read-write", "read-only"] | None = None
     """read-write is possible with a single worker, and the default there; with several workers it is read-only."""
-
-    @field_validator("source")
-    @classmethod
-    def _known_form(cls, source: str) -> str:
-        plain = _URL.sub("", source, count=1)
-        if not _SOURCE.fullmatch(plain):
-            raise ValueError(f"{source!r} is no disk: give its name, or projects/P/zones/ZONE/disks/NAME")
-        return plain
 
 
 @dataclass(frozen=True)
