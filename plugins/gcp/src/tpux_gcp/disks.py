@@ -17,9 +17,6 @@ from tpux_gcp.errors import CloudError, InvalidConfigError
 if TYPE_CHECKING:
     from requests import Response
 
-    from tpux_gcp.section import GcpTpuSection
-    from tpux_gcp.spec import Candidate
-
 KEY = "tpu.data_disks"
 _URL = re.compile(r"https://[\w.]+/compute/(v1|beta|alpha)/")
 _NAME = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
@@ -56,63 +53,73 @@ class _Attached:
     mode: str
 
 
-def disk_messages(tpu: GcpTpuSection, candidate: Candidate, project: str) -> list[dict[str, str]]:
+@dataclass(frozen=True)
+class Host:
+    """What gets the disks.
+
+    Attributes:
+        accelerator: its type.
+        zone: where it is.
+        slices: how many.
+        project: of disks that are given by name.
+    """
+
+    accelerator: str
+    zone: str
+    slices: int
+    project: str
+
+
+def disk_messages(disks: Sequence[str | DataDisk], host: Host) -> list[dict[str, str]]:
     """Return the disks of a node (`google.cloud.tpu.v2.AttachedDisk`).
 
     Args:
-        tpu: the config's section.
-        candidate: accelerator and zone.
-        project: of disks that are given by name.
+        disks: `tpu.data_disks`.
+        host: the TPU.
 
     Raises:
         InvalidConfigError: a disk cannot be attached to this TPU.
     """
-    return [
-        {"sourceDisk": disk.path, "mode": _MODES[disk.mode]}
-        for disk in (_attached(each, tpu, candidate, project) for each in _disks(tpu))
-    ]
+    return [{"sourceDisk": disk.path, "mode": _MODES[disk.mode]} for disk in (_attached(each, host) for each in disks)]
 
 
-def _disks(tpu: GcpTpuSection) -> list[DataDisk]:
-    return [DataDisk(source=each) if isinstance(each, str) else each for each in tpu.data_disks]
-
-
-def _attached(disk: DataDisk, tpu: GcpTpuSection, candidate: Candidate, project: str) -> _Attached:
+def _attached(each: str | DataDisk, host: Host) -> _Attached:
+    disk = DataDisk(source=each) if isinstance(each, str) else each
     parts = cast("re.Match[str]", _SOURCE.fullmatch(disk.source))
-    zone, place = candidate.zone, parts["place"]
+    zone, place = host.zone, parts["place"]
     if place and place not in {zone, zone.rpartition("-")[0]}:
         message = f"the disk {disk.source} is not in {zone}, one of the zones of tpu.zone"
         hint = f"set tpu.zone: {place}, or give a name, which means a disk of that name in each zone"
         raise InvalidConfigError(message, hint if parts["scope"] == "zones" else "use zones of its region")
-    single = tpu.node_count == 1 and workers_of(candidate.accelerator) == 1
+    single = host.slices == 1 and workers_of(host.accelerator) == 1
     if disk.mode == "read-write" and not single:
-        what = f"{tpu.node_count} slices" if tpu.node_count > 1 else candidate.accelerator
+        what = f"{host.slices} slices" if host.slices > 1 else host.accelerator
         message = f"the disk {disk.source} is read-write, and {what} has several workers"
         raise InvalidConfigError(message, "several workers can only read a disk: mode: read-only")
-    path = disk.source if place else f"projects/{project}/zones/{zone}/disks/{disk.source}"
+    path = disk.source if place else f"projects/{host.project}/zones/{zone}/disks/{disk.source}"
     return _Attached(path, disk.mode or ("read-write" if single else "read-only"))
 
 
-def check_disks(tpu: GcpTpuSection, place: Place, candidates: Sequence[Candidate]) -> Iterator[Finding]:
+def check_disks(disks: Sequence[str | DataDisk], place: Place, hosts: Sequence[Host]) -> Iterator[Finding]:
     """Yield what is wrong with the data disks of a config; what cannot be asked is a warning.
 
     Args:
-        tpu: the config's section.
-        place: the project, and the credentials with which Compute Engine is asked.
-        candidates: the accelerators and zones of the config.
+        disks: `tpu.data_disks`.
+        place: the credentials with which Compute Engine is asked.
+        hosts: the TPUs that may be requested.
     """
     asked: dict[str, Response | str] = {}
-    for candidate in candidates:
-        for disk in _disks(tpu):
+    for host in hosts:
+        for disk in disks:
             try:
-                attached = _attached(disk, tpu, candidate, place.required_project())
+                attached = _attached(disk, host)
             except InvalidConfigError as error:
                 yield Finding("error", error.failure.evidence, KEY, error.failure.hint)
                 continue
             new = attached.path not in asked
             if new:
                 asked[attached.path] = _get(place, attached.path)
-            yield from _check(attached, candidate, asked[attached.path], new=new)
+            yield from _check(attached, host, asked[attached.path], new=new)
 
 
 def _get(place: Place, path: str) -> Response | str:
@@ -123,7 +130,7 @@ def _get(place: Place, path: str) -> Response | str:
         return error.problem.message
 
 
-def _check(disk: _Attached, candidate: Candidate, answer: Response | str, *, new: bool) -> Iterator[Finding]:
+def _check(disk: _Attached, host: Host, answer: Response | str, *, new: bool) -> Iterator[Finding]:
     if isinstance(answer, str) or (not answer.ok and answer.status_code != 404):
         why = answer if isinstance(answer, str) else f"HTTP status {answer.status_code}"
         if new:
@@ -139,7 +146,7 @@ def _check(disk: _Attached, candidate: Candidate, answer: Response | str, *, new
         kind, users = str(message.get("type") or "").rpartition("/")[2], list(message.get("users") or [])
     except (ValueError, AttributeError, TypeError):
         kind, users = "", []
-    generation = candidate.accelerator.partition("-")[0]
+    generation = host.accelerator.partition("-")[0]
     if generation in _NEEDS_HYPERDISK and kind and not kind.startswith("hyperdisk-"):
         text = f"the disk {disk.path} is a {kind}, and {generation} takes Hyperdisk only"
         yield Finding("error", text, KEY, "create a disk of type hyperdisk-balanced or hyperdisk-ml")

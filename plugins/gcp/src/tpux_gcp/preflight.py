@@ -12,7 +12,7 @@ from tpux import Finding, Job, ProvisionRequest
 from tpux.fields import Bucket
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
-from tpux_gcp.disks import check_disks
+from tpux_gcp.disks import Host, check_disks
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels, tpu_name
 from tpux_gcp.project import STORAGE_ENDPOINT_VARIABLE
@@ -103,7 +103,8 @@ def _secrets_in_metadata(tpu: GcpTpuSection) -> list[str]:
 def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, findings: list[Finding]) -> None:
     candidates = find_candidates(tpu, place.zone)
     api = Api(place)
-    findings += check_disks(tpu, place, candidates)
+    hosts = [Host(each.accelerator, each.zone, tpu.node_count, api.project) for each in candidates]
+    findings += check_disks(tpu.data_disks, place, hosts)
     if tpu.reservation not in (None, ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
         message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
         hint = "set tpu.allocation_mode: queued-resources to select one"

@@ -157,7 +157,7 @@ Update = dict[str, object]
 
 
 def _split(value: str) -> tuple[str, list[str]]:
-    """Return the delimiter of a list and its items, which may begin with another one: `^:^a,b:c`, as gcloud reads it."""
+    """Return the delimiter of a list and its items, as gcloud reads them: `a,b`, or `^:^a,b:c` with another one."""
     if value.startswith("^") and (end := value.find("^", 2)) > 0:
         return (delimiter := value[1:end]), value[end + 1 :].split(delimiter)
     return ",", value.split(",")

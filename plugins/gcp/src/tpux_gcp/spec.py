@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from tpux_gcp.disks import disk_messages
+from tpux_gcp.disks import Host, disk_messages
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
@@ -173,8 +173,10 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
         message["description"] = tpu.description
     if tpu.secure_boot:
         message["shieldedInstanceConfig"] = {"enableSecureBoot": True}
-    if disks := disk_messages(tpu, candidate, str(request.resolved.get("project") or "")):
-        message["dataDisks"] = disks
+    if tpu.data_disks:
+        project = str(request.resolved.get("project") or "")
+        host = Host(candidate.accelerator, candidate.zone, tpu.node_count, project)
+        message["dataDisks"] = disk_messages(tpu.data_disks, host)
     if not queued:
         flags = {
             "spot": tpu.pricing == "spot",
