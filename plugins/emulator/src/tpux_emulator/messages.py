@@ -5,7 +5,7 @@ Clients may send the output-only fields, as `gcloud ... update` does; they are i
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool
 
@@ -105,6 +105,12 @@ class DiskMode(ProtoEnum):
     UNSPECIFIED = "DISK_MODE_UNSPECIFIED", 0
     READ_WRITE = "READ_WRITE", 1
     READ_ONLY = "READ_ONLY", 2
+
+
+SymptomType = Literal[
+    "LOW_MEMORY", "OUT_OF_MEMORY", "EXECUTE_TIMED_OUT", "MESH_BUILD_FAIL", "HBM_OUT_OF_MEMORY", "PROJECT_ABUSE"
+]
+"""Symptom.SymptomType."""
 
 
 class Empty(Message):

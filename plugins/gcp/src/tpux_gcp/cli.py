@@ -13,7 +13,7 @@ import typer
 from tpux import ProvisionRequest, UsageError
 from tpux.api import confirm, emit, say
 from tpux.api.options import DURATION
-from tpux.api.text import print_table
+from tpux.api.text import echo, print_table
 from tpux.fields import workers_of
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
@@ -30,6 +30,7 @@ from tpux_gcp.lookup import (
     wait_for,
     zone_or_default,
 )
+from tpux_gcp.reports import findings
 from tpux_gcp.resource import Location
 from tpux_gcp.spec import node_message, queued_resource_message
 from tpux_gcp.zones import full_zone, short_zone
@@ -89,7 +90,13 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
     api = open_api(project)
     found = find(api, name, zone_or_default(api, zone))
     nodes = [
-        {"node": node.name, "state": node.state, "health": node.health, "workers": len(node.endpoints)}
+        {
+            "node": node.name,
+            "state": node.state,
+            "health": node.health,
+            "workers": len(node.endpoints),
+            "reports": [finding.message for finding in findings(node)],
+        }
         for node in found.resource.nodes
     ]
     if json:
@@ -98,6 +105,8 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
     typer.echo(found.resource.state)
     for node in nodes:
         typer.echo(f"  {node['node']}: {node['state']} {node['health']}".rstrip() + f", {node['workers']} worker(s)")
+    for finding in (finding for node in found.resource.nodes for finding in findings(node)):
+        echo(f"  {finding.message}")
 
 
 @app.command(epilog="Example: tpux tpu describe my-tpu --zone us-central2-b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpux_gcp.resource import Endpoint, Node, Operation, QueuedResource
+from tpux_gcp.resource import Endpoint, Maintenance, Node, Operation, QueuedResource, Symptom
 
 Message = Mapping[str, object]
 """A message of the API v2 as it travels: JSON, with its fields in camelCase and enums by name."""
@@ -68,7 +68,18 @@ def parse_node(message: Message) -> Node:
         queued_resource=text(message, "queuedResource").rpartition("/")[2],
         pricing="spot" if scheduling.get("spot") else "preemptible" if scheduling.get("preemptible") else "ondemand",
         version=text(message, "runtimeVersion"),
+        maintenance=_maintenance(part(message, "upcomingMaintenance")),
+        symptoms=tuple(
+            Symptom(kind, text(each, "createTime"), text(each, "workerId"), text(each, "details"))
+            for each in parts(message, "symptoms")
+            if (kind := _specified(text(each, "symptomType")))
+        ),
     )
+
+
+def _maintenance(message: Message) -> Maintenance | None:
+    start, end, status = (text(message, field) for field in ("windowStartTime", "windowEndTime", "maintenanceStatus"))
+    return Maintenance(start, end, status == "ONGOING") if start or status in {"PENDING", "ONGOING"} else None
 
 
 def parse_queued_resource(message: Message) -> QueuedResource:

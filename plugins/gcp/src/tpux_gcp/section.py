@@ -100,6 +100,8 @@ class GcpTpuSection(TpuSection):
     reservation: str | None = None
     """The reservation to use: its name, projects/P/locations/ZONE/reservations/NAME, or another project's
     projects/OWNER/reservations/NAME; `-` is any."""
+    maintenance_notice: Duration = 300.0
+    """How long before a planned maintenance the programs get the notice, as of a preemption, to save their work."""
     valid_until: Duration | None = None
     """Cancel a queued request that has not been served after this time."""
     zone_patience: Duration = 600.0

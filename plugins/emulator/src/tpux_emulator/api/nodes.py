@@ -85,12 +85,12 @@ def _planned_error(cloud: Cloud, record: NodeRecord) -> Status | None:
 
 
 def _get(call: Call) -> Message:
-    return views.node(_find(call), call.cloud.catalog)
+    return views.node(_find(call), call.cloud.catalog, call.cloud.clock.now())
 
 
 def _list(call: Call) -> JsonObject:
     def show(record: NodeRecord) -> JsonObject:
-        return views.node(record, call.cloud.catalog).to_json(enum_numbers=call.enum_numbers)
+        return views.node(record, call.cloud.catalog, call.cloud.clock.now()).to_json(enum_numbers=call.enum_numbers)
 
     return list_resources(call, "nodes", call.cloud.nodes, show)
 
