@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from tpux_gcp.disks import Host, disk_messages
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
@@ -174,6 +173,8 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     if tpu.secure_boot:
         message["shieldedInstanceConfig"] = {"enableSecureBoot": True}
     if tpu.data_disks:
+        from tpux_gcp.disks import Host, disk_messages  # which `tpux tpu --help` does not need, nor pydantic
+
         project = str(request.resolved.get("project") or "")
         host = Host(candidate.accelerator, candidate.zone, tpu.node_count, project)
         message["dataDisks"] = disk_messages(tpu.data_disks, host)
