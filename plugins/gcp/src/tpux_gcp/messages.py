@@ -8,6 +8,7 @@ from tpux_gcp.resource import Endpoint, Maintenance, Node, Operation, QueuedReso
 
 Message = Mapping[str, object]
 """A message of the API v2 as it travels: JSON, with its fields in camelCase and enums by name."""
+_PREVIEWS = {"autocheckpointEnabled", "provisioningModel", "runDuration"}
 _PATH_PARTS = 6
 """Of `projects/PROJECT/locations/ZONE/COLLECTION/ID`."""
 
@@ -113,6 +114,13 @@ def parse_operation(message: Message) -> Operation:
     return Operation(message.get("done") is True, code, text(error, "message"))
 
 
+def version_of(message: Message) -> str:
+    """Return the version of the API that a message is sent to: v2, but v2alpha1 if it has fields of a preview."""
+    specs = parts(part(message, "tpu"), "nodeSpec")
+    nodes = [message, *(part(spec, "node") for spec in specs)]
+    return "v2alpha1" if any(_PREVIEWS & node.keys() for node in nodes) else "v2"
+
+
 def creates(message: Message, target: str) -> bool:
     """Return whether an operation's metadata, of whichever type, say that it creates a resource.
 
@@ -131,9 +139,9 @@ def _place(message: Message) -> tuple[str, str]:
 
 
 def _node_ids(spec: Message, queued_id: str) -> list[str]:
-    if "multisliceParams" not in spec:
+    several = part(spec, "multisliceParams") or part(spec, "multiNodeParams")  # v2alpha1
+    if not several and "multisliceParams" not in spec:
         return [text(spec, "nodeId") or queued_id]
-    several = part(spec, "multisliceParams")
     prefix = text(several, "nodeIdPrefix") or queued_id
     return [f"{prefix}-{number}" for number in range(integer(several, "nodeCount"))]
 

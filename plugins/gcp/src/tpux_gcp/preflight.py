@@ -78,6 +78,10 @@ def preflight(job: Job) -> list[Finding]:
             "set ssh.jump or ssh.iap, or run tpux in the same network; a login that fails is the failure `unreachable`"
         )
         findings.append(Finding("warning", message, "tpu.internal_ips", hint))
+    if tpu.autocheckpoint and not job.command.require_finished:
+        message = "a program that exits with 0 after the SIGTERM of Autocheckpoint counts as finished"
+        hint = "let it exit with another code, or set command.require_finished: true"
+        findings.append(Finding("warning", message, "tpu.autocheckpoint", hint))
     resolved = job.resolved.get(job.tpu.allocation_mode, {})
     place, account = Place.from_json(resolved), str(resolved.get("login_account") or "")
     _collect(findings, "tpu", lambda: _check_cloud(tpu, job.tpu_name, place, account, findings))

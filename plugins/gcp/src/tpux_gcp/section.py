@@ -100,6 +100,13 @@ class GcpTpuSection(TpuSection):
     reservation: str | None = None
     """The reservation to use: its name, projects/P/locations/ZONE/reservations/NAME, or another project's
     projects/OWNER/reservations/NAME; `-` is any."""
+    autocheckpoint: bool = False
+    """Google sends SIGTERM to the program before a maintenance, and waits up to 5 minutes until it has ended (a preview
+    feature of Cloud TPU, for v2 to v5e)."""
+    flex_start: bool = False
+    """Request TPUs of Flex-start, for at most tpu.max_run_duration (a preview feature of queued resources)."""
+    max_run_duration: Duration | None = None
+    """How long TPUs of Flex-start run, at most 7d; then Google takes them away, and they are requested again."""
     maintenance_notice: Duration = 300.0
     """How long before a planned maintenance the programs get the notice, as of a preemption, to save their work."""
     valid_until: Duration | None = None
@@ -184,7 +191,11 @@ def _data_disk(value: str) -> Update:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
-_PROVISIONING_MODELS: dict[str, Update] = {"standard": {"pricing": "ondemand"}, "spot": {"pricing": "spot"}}
+_PROVISIONING_MODELS: dict[str, Update] = {
+    "standard": {"pricing": "ondemand"},
+    "spot": {"pricing": "spot"},
+    "flex-start": {"flex_start": True},
+}
 
 
 def _provisioning_model(value: str) -> Update:
@@ -209,6 +220,7 @@ _WITHOUT_VALUE: dict[str, Update] = {
     "best-effort": {"pricing": "preemptible"},
     "internal-ips": {"internal_ips": True},
     "reserved": {"reservation": "-"},
+    "autocheckpoint-enabled": {"autocheckpoint": True},
     "shielded-secure-boot": {"secure_boot": True},
     # They change gcloud's own output and waiting, nothing of the TPU.
     "async": {}, "quiet": {}, "q": {}, "guaranteed": {},
@@ -218,6 +230,7 @@ _WITH_VALUE: dict[str, Callable[[str], Update]] = {
     "data-disk": _data_disk,
     "description": lambda value: {"description": value},
     "labels": lambda value: {"labels": _pairs(value)},
+    "max-run-duration": lambda value: {"max_run_duration": parse_duration(value)},
     "metadata": lambda value: {"metadata": _pairs(value)},
     "metadata-from-file": _startup_script,
     "network": lambda value: {"network": value},

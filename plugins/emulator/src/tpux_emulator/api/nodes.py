@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tpux_emulator.api.alpha import checked_node, of_alpha
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
 from tpux_emulator.cloud import capacity, disks, node_state, operations, views
@@ -38,7 +39,7 @@ def _create(call: Call) -> JsonObject:
     Raises:
         ApiError: 400 for a bad id or spec, 403 for an unknown zone, 409 if the name is taken, 429 above a quota.
     """
-    cloud, spec = call.cloud, call.body(Node, "node")
+    cloud, spec = call.cloud, checked_node(call.body(Node, "node"), "node", alpha=call.alpha)
     name = f"{call.parent}/nodes/{check_id(call.query.get('nodeId', ''), 'node_id')}"
     cloud.catalog.check_zone(call.zone)
     check_spec(cloud, call.zone, spec)
@@ -219,11 +220,13 @@ def _guest_attributes(worker: WorkerRecord, query_path: str, ssh_port: int) -> J
 
 _NODES = f"{LOCATION}/nodes"
 _NODE = f"{_NODES}/{{id}}"
+_CREATE = Method("nodes.create", "POST", _NODES, _create, frozenset({"nodeId"}))
 METHODS = [
     Method("nodes.getGuestAttributes", "POST", f"{_NODE}:getGuestAttributes", _get_guest_attributes),
     Method("nodes.stop", "POST", f"{_NODE}:stop", _with_empty_body(_stop)),
     Method("nodes.start", "POST", f"{_NODE}:start", _with_empty_body(_start)),
-    Method("nodes.create", "POST", _NODES, _create, frozenset({"nodeId"})),
+    _CREATE,
+    of_alpha(_CREATE),
     Method("nodes.list", "GET", _NODES, _list, PAGE_PARAMETERS),
     Method("nodes.get", "GET", _NODE, _get),
     Method("nodes.delete", "DELETE", _NODE, _with_empty_body(_delete)),

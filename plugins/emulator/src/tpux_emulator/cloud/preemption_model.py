@@ -17,6 +17,10 @@ def schedule_preemption(cloud: Cloud, record: NodeRecord) -> None:
     scheduling = record.spec.scheduling_config
     if scheduling and scheduling.preemptible:
         schedule_reclaim(cloud, record, FaultKind.TERMINATE, _PREEMPTIBLE_LIFETIME)
+    queued = cloud.queued.get(record.queued_resource or "")
+    run = queued.spec.run_duration if queued else None
+    if run and run.max_run_duration:
+        schedule_reclaim(cloud, record, FaultKind.PREEMPT, float(run.max_run_duration[:-1]))
     rate = cloud.settings.preemptions_per_hour
     if record.spot and rate > 0:
         # A generator for each node and incarnation, so that the order in which nodes become READY does not matter.

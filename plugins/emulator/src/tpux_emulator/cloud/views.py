@@ -63,6 +63,7 @@ def node(record: NodeRecord, catalog: Catalog, now: float = 0.0) -> Node:
             "queued_resource": record.queued_resource,
             "multislice_node": record.multislice,
             "health_description": None,
+            "autocheckpoint_enabled": None,
             "symptoms": list(record.symptoms) or None,
             "upcoming_maintenance": None if record.maintenance is None else maintenance(record.maintenance, now=now),
             "protection_tier": None,
@@ -103,7 +104,13 @@ def queued(record: QueuedRecord) -> QueuedResource:
     if record.state in (QueuedState.SUSPENDING, QueuedState.SUSPENDED):
         state.state_initiator = record.initiator
     return record.spec.model_copy(
-        update={"name": record.name, "create_time": format_timestamp(record.created), "state": state}
+        update={
+            "name": record.name,
+            "create_time": format_timestamp(record.created),
+            "state": state,
+            "provisioning_model": None,
+            "run_duration": None,
+        }
     )
 
 
