@@ -126,7 +126,10 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
 
 @app.command(epilog="Example: tpux tpu zones")
 def zones(project: Project = None, json: Json = False) -> None:
-    """List the zones with TPUs that the project may use, their short forms, and the generations that each has."""
+    """List the zones, with their short forms and TPU generations.
+
+    They are those that the project may use.
+    """
     api = open_api(project)
     with cli_errors():
         names = api.zones()

@@ -50,9 +50,10 @@ def terminate(node: Node, after: After = "0s", notice: Notice = "0s", home: Home
 
 
 def maintenance(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
-    """Plan a maintenance of a node, which begins at the end of the notice period.
+    """Announce a maintenance of a node.
 
-    Until then the API and the metadata server announce it (upcomingMaintenance), and the workers get no signal.
+    The API and the metadata server show it (upcomingMaintenance), and the workers get no signal. It begins at the end
+    of the notice period.
     """
     client_at(home).maintenance(node, after=duration(after), notice=duration(notice))
 
@@ -62,7 +63,7 @@ def symptom(
     kind: Annotated[str, typer.Argument(metavar="SYMPTOM", help="Its type.")] = "OUT_OF_MEMORY",
     home: HomeOption = None,
 ) -> None:
-    """Report a symptom of a node: the API shows it (symptoms)."""
+    """Let the API report a symptom of a node."""
     client_at(home).symptom(node, kind)
 
 
