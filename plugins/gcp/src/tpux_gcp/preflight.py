@@ -12,7 +12,8 @@ from tpux import Finding, Job, ProvisionRequest
 from tpux.fields import Bucket
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
-from tpux_gcp.disks import Host, check_disks
+from tpux_gcp.disk_checks import check_disks
+from tpux_gcp.disks import Host
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels, tpu_name
 from tpux_gcp.project import STORAGE_ENDPOINT_VARIABLE

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 OS_LOGIN_ENDPOINT = "https://oslogin.googleapis.com"
-# Asks the worker's metadata server: first for the current value, then for a change of it, which ends after 90 s, in case
-# the connection is lost, or a maintenance was announced meanwhile; core runs it again, at once only if a minute has
-# passed. "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
+# Asks the worker's metadata server: first for the current value, then for a change of it. That ends after 90 s, if the
+# connection is lost or a maintenance was announced meanwhile; core runs it again, at once only after a minute or more.
+# "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
 # `GCE_METADATA_HOST` is the variable of Google's own libraries.
 # Of a planned maintenance it waits for the window, less `tpu.maintenance_notice`, or until it is under way. "View
 # maintenance notifications", Cloud TPU documentation; without one the server answers with an error, or with other JSON.
