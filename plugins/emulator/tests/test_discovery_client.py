@@ -33,9 +33,12 @@ def _done(locations: Any, request: HttpRequest) -> dict[str, Any]:
     return operation["response"]  # type: ignore[no-any-return]
 
 
+DISK = {"sourceDisk": "projects/emulated/zones/us-central2-b/disks/d", "mode": "READ_ONLY"}
+
+
 def test_a_node_from_create_to_delete(locations: Any) -> None:
     nodes = locations.nodes()
-    body = {"acceleratorType": "v4-8", "runtimeVersion": "x", "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY"}]}
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "x", "dataDisks": [DISK]}
     made = _done(locations, nodes.create(parent=PARENT, nodeId="d1", body=body))
     assert (made["state"], made["dataDisks"]) == ("READY", body["dataDisks"])
     _done(

@@ -51,7 +51,7 @@ def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     api._throttled_until.clear()
     yield emulator
     emulator.clear()
-    emulator.change(delays=QUICK, project_metadata={}, reservations=None, future=None)
+    emulator.change(delays=QUICK, project_metadata={}, reservations=None, future=None, disks=None)
 
 
 def last_number(cloud: Emulator) -> int:

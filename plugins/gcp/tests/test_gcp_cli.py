@@ -18,6 +18,8 @@ from tpux_gcp.cli import app, print_rows, print_tpus
 from tpux_gcp.credentials import Place
 from tpux_gcp.lookup import FoundTpu
 from tpux_gcp.resource import Location, Node, TpuResource
+from tpux_gcp.section import GcpTpuSection, apply_flags
+from tpux_gcp.zones import full_zone, short_zone
 
 TPUX = str(Path(sys.executable).with_name("tpux"))
 LOCATION = Location("emulated", "us-central2-b")
@@ -116,6 +118,42 @@ def test_types_and_versions(tpux):
     rows = json.loads(tpux("types", "--json").stdout)
     assert {"zone": "us-central2-b", "accelerator": "v4-32", "workers": 4} in rows
     assert "tpu-ubuntu2204-base" in tpux("versions").stdout.splitlines()
+    assert tpux("types", "--zone", "usc2b").stdout == tpux("types", "--zone", "us-central2-b").stdout
+
+
+def test_zones_have_short_forms(tpux):
+    rows = json.loads(tpux("zones", "--json").stdout)
+    [row] = [row for row in rows if row["zone"] == "us-central2-b"]
+    assert (row["short"], "v4" in row["generations"]) == ("usc2b", True)
+    assert all(full_zone(row["short"]) == row["zone"] for row in rows)
+    assert ["us-west4-b", "usw4b", "v5litepod"] in [line.split() for line in tpux("zones").stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("short", "zone"),
+    [
+        ("usc2b", "us-central2-b"),
+        ("euw4a", "europe-west4-a"),
+        ("ase1c", "asia-east1-c"),
+        ("asne1b", "asia-northeast1-b"),
+        ("asse1b", "asia-southeast1-b"),
+        ("saw1a", "southamerica-west1-a"),
+        ("mew1c", "me-west1-c"),
+        ("uss1a", "us-south1-a"),
+    ],
+)
+def test_short_forms_of_zones(short, zone):
+    assert (full_zone(short), short_zone(zone)) == (zone, short)
+    assert full_zone(zone) == zone
+    section = GcpTpuSection(zone=[short, "us-east5-a"])
+    assert section.first_zone() == zone
+    assert section.zone == [zone, "us-east5-a"]
+    assert apply_flags(GcpTpuSection(flags=[f"--zone={short}"])).zone == zone
+
+
+@pytest.mark.parametrize("zone", ["", "-", "us", "usx2b", "us-central2", "nowhere-1", "usc2", "global"])
+def test_what_is_no_short_form_is_unchanged(zone):
+    assert (full_zone(zone), short_zone(zone)) == (zone, "")
 
 
 def test_a_list_has_the_short_ids_of_jobs(capsys):
@@ -129,7 +167,8 @@ def test_a_list_has_the_short_ids_of_jobs(capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["create", "list", "status", "describe", "delete", "start", "stop", "types", "versions", "orphans"]
+    "command",
+    ["create", "list", "status", "describe", "delete", "start", "stop", "types", "versions", "zones", "orphans"],
 )
 def test_each_command_has_an_example(command):
     part = get_command(app).commands[command]

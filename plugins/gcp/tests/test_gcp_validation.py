@@ -15,8 +15,10 @@ from tpux_gcp import api, errors
 from tpux_gcp import credentials as credentials_module
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.credentials import Place, credentials
+from tpux_gcp.disks import DataDisk
 from tpux_gcp.errors import CloudError
 from tpux_gcp.project import find_login, find_place
+from tpux_gcp.section import GcpTpuSection, apply_flags
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -103,6 +105,55 @@ def test_gcloud_flags_set_their_keys(drive, tmp_path):
         job.ready()
         assert job.requests("nodes.create")[0].body["metadata"]["startup-script"] == "true\n"
         job.release()
+
+
+@pytest.mark.parametrize(
+    ("flags", "keys"),
+    [
+        (["--labels=^:^a=1,2:b=3"], {"labels": {"a": "1,2", "b": "3"}}),
+        (["--metadata=^::^x=1:2::y=,"], {"metadata": {"x": "1:2", "y": ","}}),
+        (["--tags ^;^a;b"], {"tags": ["a", "b"]}),
+        (["--tags=a,b"], {"tags": ["a", "b"]}),
+        (["--metadata=x=^2^"], {"metadata": {"x": "^2^"}}),
+        (["--scopes=https://a,https://b"], {"scopes": ["https://a", "https://b"]}),
+        (["--shielded-secure-boot --description 'a text'"], {"secure_boot": True, "description": "a text"}),
+        (["--valid-until-duration=6h"], {"valid_until": 21600.0}),
+        (["--provisioning-model=SPOT"], {"pricing": "spot"}),
+        (
+            ["--data-disk source=one", "--data-disk=source=projects/p/zones/z/disks/two,mode=read-only"],
+            {
+                "data_disks": [
+                    DataDisk(source="one"),
+                    DataDisk(source="projects/p/zones/z/disks/two", mode="read-only"),
+                ]
+            },
+        ),
+    ],
+)
+def test_flags_in_gclouds_words(flags, keys):
+    section = apply_flags(GcpTpuSection(flags=flags))
+    assert {key: getattr(section, key) for key in keys} == keys
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--data-disk=one"], "needs source=DISK"),
+        (["--data-disk=source=Big"], "'Big' is no disk"),
+        (["--data-disk=source=a,mode=rw"], "read-write"),
+        (["--provisioning-model=cheap"], "none of standard, spot"),
+        (["--valid-until-duration=soon"], "--valid-until-duration=soon in tpu.flags"),
+    ],
+)
+def test_flags_with_values_that_are_not_valid(flags, message):
+    with pytest.raises(errors.InvalidConfigError, match=message):
+        apply_flags(GcpTpuSection(flags=flags))
+
+
+def test_a_file_in_a_list_with_another_delimiter(tmp_path):
+    (tmp_path / "a,b.sh").write_text("echo")
+    section = apply_flags(GcpTpuSection(flags=[f"--metadata-from-file='^:^startup-script={tmp_path}/a,b.sh'"]))
+    assert section.startup_script == tmp_path / "a,b.sh"
 
 
 def test_no_project(drive, no_credentials):

@@ -8,14 +8,16 @@ import os
 import pty
 import shlex
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from ssh_servers import Server
+from ssh_servers import Server, free_port
 from ssh_support import Tpux, make_job, servers_in
 
 from tpux import Worker
@@ -171,6 +173,76 @@ def test_a_login_starts_where_the_program_does(fleet: Fleet, tmp_path: Path) -> 
     fleet.tpux("delete", "-y", held)
 
 
+class Tunnel:
+    """`tpux tunnel` as a process, whose lines are read as they come."""
+
+    def __init__(self, fleet: Fleet, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [fleet.tpux.program, "tunnel", *words],
+            env={**os.environ, "TPUX_HOME": str(fleet.tpux.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def until(self, text: str) -> str:
+        """Return what it prints up to a line with a text."""
+        assert self.process.stdout
+        said = ""
+        for line in self.process.stdout:
+            said += line
+            if text in line:
+                return said
+        raise AssertionError(f"it ended: {said}")
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """Send a signal, and return the exit code."""
+        self.process.send_signal(number)
+        assert self.process.stdout
+        self.process.stdout.read()
+        return self.process.wait(60)
+
+
+@contextlib.contextmanager
+def answering(text: str, port: int = 0) -> Iterator[int]:
+    """Listen on a port of the workers, which answers each connection with a text."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listener.accept()[0] as connection:
+                        connection.sendall(text.encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+
+
+def fetch(port: int) -> str:
+    """Return what a port of this machine answers."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        return connection.makefile().read()
+
+
+def test_a_tunnel_ends_when_its_job_has_released_the_machines(fleet: Fleet) -> None:
+    held = fleet.tpux("create", fleet.config("exec sleep 300")).stdout.strip()
+    deadline = time.monotonic() + 100
+    while json.loads(fleet.tpux("show", held, "--json").stdout)["state"] != "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    tunnel = Tunnel(fleet, held, str(free_port()))
+    tunnel.until("->")
+    assert fleet.tpux("stop", held, "--release").returncode == 0
+    for pid in fleet.servers[0].sessions():  # as when the machine is deleted
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+    said = tunnel.until("holds no machines")
+    assert f"`tpux resume {int(held)}` requests new ones" in said
+    assert tunnel.process.wait(60) == 0
+    fleet.tpux("delete", "-y", held)
+
+
 def test_exec_runs_on_all_workers_and_exits_with_the_worst_code(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--", 'echo "$PWD $HOME"; printf last')
     assert result.returncode == 0, result.stderr
@@ -271,11 +343,55 @@ def test_a_regenerated_host_key_is_accepted_on_request(fleet: Fleet, job: str) -
     assert fleet.tpux("exec", job, "--", "true").returncode == 0
 
 
+def test_a_tunnel_outlives_a_lost_connection_and_ends_with_ctrl_c(fleet: Fleet, job: str) -> None:
+    first = free_port()
+    with answering("hello") as remote:
+        tunnel = Tunnel(fleet, job, f"{first}:{remote}")
+        assert tunnel.until("->") == f"127.0.0.1:{first} -> worker 0 port {remote}\n"
+        assert fetch(first) == "hello"
+        busy = fleet.tpux("tunnel", job, f"{first}:{remote}")
+        assert busy.returncode == 2
+        assert f"cannot listen on port {first} of this machine" in busy.stderr
+        fleet.servers[0].stop()
+        assert "trying again" in tunnel.until("worker 0: ")
+        fleet.servers[0].start()
+        tunnel.until("worker 0: connected again")
+        assert fetch(first) == "hello"
+    assert tunnel.end() == 130
+    with socket.create_server(("127.0.0.1", first)):
+        pass  # no ssh is left behind
+
+
+def test_a_tunnel_to_all_workers_has_a_local_port_for_each(fleet: Fleet, job: str) -> None:
+    first, remote = 21000 + os.getpid() % 9000, free_port()
+    tunnel = Tunnel(fleet, job, f"{first}:{remote}", "--worker", "0-2")
+    said = "".join(tunnel.until("->") for _ in range(3))
+    assert sorted(said.splitlines()) == [f"127.0.0.1:{first + i} -> worker {i} port {remote}" for i in range(3)]
+    assert fetch(first + 1) == ""
+    assert "worker 1 refused a connection: " in tunnel.until("refused")
+    with answering("late", remote):
+        assert fetch(first + 1) == "late"  # the program listens now
+    tunnel.process.kill()
+    tunnel.process.wait()
+    deadline = time.monotonic() + 60
+    for number in range(3):
+        with contextlib.suppress(ConnectionRefusedError):
+            while socket.create_connection(("127.0.0.1", first + number)):
+                assert time.monotonic() < deadline, "ssh outlives a killed tpux"
+
+
+@pytest.mark.parametrize("ports", [["0"], ["http"], ["1:2:3"], ["70000"], ["6006:"], ["20001:1", "20001:2"]])
+def test_ports_that_cannot_be_forwarded(fleet: Fleet, job: str, ports: list[str]) -> None:
+    refused = fleet.tpux("tunnel", job, *ports)
+    assert refused.returncode == 2
+    assert "LOCAL:REMOTE" in refused.stderr
+
+
 def test_commands_fail_for_a_job_without_machines(tpux: Tpux, tmp_path: Path) -> None:
     path = tmp_path / "local.yaml"
     path.write_text("command: {cmd: 'true'}\n")
     assert tpux("run", str(path)).returncode == 0
-    for words in (["exec", "1", "--", "true"], ["ssh", "1"], ["ssh-config", "1"]):
+    for words in (["exec", "1", "--", "true"], ["ssh", "1"], ["ssh-config", "1"], ["tunnel", "1", "6006"]):
         result = tpux(*words)
         assert result.returncode == 2
         assert "holds no machines" in result.stderr

@@ -72,5 +72,5 @@ def _new_key(path: Path) -> str:
 
 def test_commands(tpux_cli: CommandLine) -> None:
     local = tpux_cli.run_job(keep=True)  # its workers cannot be logged into
-    for command in ("ssh", "ssh-config"):
+    for command in ("ssh", "ssh-config", "tunnel"):
         command_contract(command, wrong=[["77"], [local], []], cli=tpux_cli)

@@ -42,7 +42,7 @@ DIST_OF_COMMAND = {
     "history": "tpux-plugin-history",
     "sync": "tpux-plugin-code",
     "tpu": "tpux-plugin-gcp",
-    **dict.fromkeys(("ssh", "ssh-config"), "tpux-plugin-ssh"),
+    **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
     **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
     **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),

@@ -137,6 +137,14 @@ class Client:
         """Terminate a node for maintenance."""
         self.inject("terminate", node=node, after=after, notice=notice)
 
+    def maintenance(self, node: str, *, after: float = 0, notice: float = 0) -> None:
+        """Plan a maintenance of a node: announced after `after` seconds, it begins `notice` seconds later."""
+        self.inject("maintenance", node=node, after=after, notice=notice)
+
+    def symptom(self, node: str, symptom: str = "OUT_OF_MEMORY") -> None:
+        """Report a symptom of a node."""
+        self.inject("symptom", node=node, symptom=symptom)
+
     def cut(self, node: str, *workers: int, how: str = "hang", lasting: float | None = None) -> None:
         """Cut workers (all if none is given) from the network; `how` is `hang` or `refuse`."""
         self.inject("cut", node=node, workers=list(workers), how=how, lasting=lasting)

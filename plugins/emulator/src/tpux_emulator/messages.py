@@ -1,11 +1,11 @@
-"""The messages of the TPU API v2 (discovery document tpu:v2, revision 20261001).
+"""The messages of the TPU API v2 (discovery document tpu:v2, revision 20261001), with some fields of v2alpha1.
 
 Clients may send the output-only fields, as `gcloud ... update` does; they are ignored.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool
 
@@ -105,6 +105,12 @@ class DiskMode(ProtoEnum):
     UNSPECIFIED = "DISK_MODE_UNSPECIFIED", 0
     READ_WRITE = "READ_WRITE", 1
     READ_ONLY = "READ_ONLY", 2
+
+
+SymptomType = Literal[
+    "LOW_MEMORY", "OUT_OF_MEMORY", "EXECUTE_TIMED_OUT", "MESH_BUILD_FAIL", "HBM_OUT_OF_MEMORY", "PROJECT_ABUSE"
+]
+"""Symptom.SymptomType."""
 
 
 class Empty(Message):
@@ -212,6 +218,7 @@ class Node(Message):
     multislice_node: StrictBool | None = None
     upcoming_maintenance: dict[str, JsonValue] | None = None
     boot_disk_config: BootDiskConfig | None = None
+    autocheckpoint_enabled: StrictBool | None = None  # of v2alpha1
     protection_tier: str | None = None
 
 
@@ -228,6 +235,7 @@ class NodeSpec(Message):
     parent: str
     node_id: str | None = None
     multislice_params: MultisliceParams | None = None
+    multi_node_params: MultisliceParams | None = None  # its name in v2alpha1
     node: Node
 
 
@@ -266,6 +274,17 @@ class FailedData(Message):
     error: Status
 
 
+class RunDuration(Message):
+    """For how long the nodes of a queued resource run."""
+
+    max_run_duration: Duration | None = None
+    termination_time: Timestamp | None = None
+
+
+ProvisioningModel = Literal["PROVISIONING_MODEL_UNSPECIFIED", "STANDARD", "SPOT", "RESERVATION_BOUND", "FLEX_START"]
+"""QueuedResource.ProvisioningModel."""
+
+
 class QueuedResourceState(Message):
     """The state of a queued resource."""
 
@@ -292,6 +311,8 @@ class QueuedResource(Message):
     queueing_policy: QueueingPolicy | None = None
     state: QueuedResourceState | None = None
     reservation_name: str | None = None
+    provisioning_model: ProvisioningModel | None = None  # of v2alpha1
+    run_duration: RunDuration | None = None  # of v2alpha1
 
 
 class GetGuestAttributesRequest(Message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from tpux import (
@@ -15,6 +15,8 @@ from tpux import (
     ProvisionRequest,
     Ready,
     Released,
+    Result,
+    Step,
     TpuSection,
     TpuxError,
     UsageError,
@@ -30,6 +32,7 @@ from tpux_gcp.existence import Absent, Exists, MayAppear, look_up
 from tpux_gcp.labels import owner
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
 from tpux_gcp.project import find_account, find_login, find_place, find_place_for_command
+from tpux_gcp.reports import reports
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection, apply_flags
@@ -104,6 +107,19 @@ class Allocator:
         return storage_options(Place.from_json(job.resolved[job.tpu.allocation_mode]))
 
     @hookimpl
+    def monitor(self, job: Job, worker: Worker) -> Generator[Step, Result, list[Finding]] | None:
+        """Warn of planned maintenance, and of symptoms that Google reports; no step runs on the worker."""
+        return _reports(job, worker) if self._serves(job) else None
+
+    @hookimpl
+    def diagnose(self, job: Job, worker: Worker) -> Generator[Step, Result, list[Finding]] | None:
+        """Report planned maintenance, and symptoms that Google reports; no step runs on the worker."""
+        return _reports(job, worker) if self._serves(job) else None
+
+    def _serves(self, job: Job) -> bool:
+        return job.tpu.allocation_mode == ("queued-resources" if self._queue else "tpu-vm")
+
+    @hookimpl
     def preflight(self, job: Job) -> list[Finding]:
         """Check the config against the cloud; create nothing."""
         return preflight.preflight(job)
@@ -111,6 +127,11 @@ class Allocator:
 
 tpu_vm = Allocator(queue=False)
 queued_resources = Allocator(queue=True)
+
+
+def _reports(job: Job, worker: Worker) -> Generator[Step, Result, list[Finding]]:
+    yield from ()
+    return reports(job, worker)
 
 
 def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:

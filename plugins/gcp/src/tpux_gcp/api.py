@@ -26,6 +26,7 @@ from tpux_gcp.messages import (
     part,
     parts,
     text,
+    version_of,
 )
 from tpux_gcp.resource import Location, Node, Operation, QueuedResource, TpuResource
 
@@ -341,7 +342,9 @@ def invoke(
     def send() -> Message:
         options = {"params": query, "json": body, "timeout": MUTATION_TIMEOUT if mutation else TIMEOUT}
         # The API redirects nobody; who does wants a login or a proxy.
-        answer = _session(place).request(verb, f"{place.endpoint}/v2/{path}", allow_redirects=False, **options)  # type: ignore[no-untyped-call]
+        answer = _session(place).request(
+            verb, f"{place.endpoint}/{version_of(body or {})}/{path}", allow_redirects=False, **options
+        )  # type: ignore[no-untyped-call]
         return _message(answer.status_code, answer.text)
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +13,7 @@ import typer
 from tpux import ProvisionRequest, UsageError
 from tpux.api import confirm, emit, say
 from tpux.api.options import DURATION
-from tpux.api.text import print_table
+from tpux.api.text import echo, print_table
 from tpux.fields import workers_of
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
@@ -29,8 +30,10 @@ from tpux_gcp.lookup import (
     wait_for,
     zone_or_default,
 )
+from tpux_gcp.reports import findings
 from tpux_gcp.resource import Location
 from tpux_gcp.spec import node_message, queued_resource_message
+from tpux_gcp.zones import full_zone, short_zone
 
 if TYPE_CHECKING:
     from tpux_gcp.section import GcpTpuSection
@@ -46,8 +49,19 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TPU or of its queued resource.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Zone = Annotated[str | None, typer.Option("--zone", help="Zone of the TPU. Default: gcloud's.")]
-AnyZone = Annotated[str | None, typer.Option("--zone", help="Only this zone. Default: all zones.")]
+
+
+def _full(zone: str | None) -> str | None:
+    return full_zone(zone) if zone else None
+
+
+Zone = Annotated[
+    str | None,
+    typer.Option("--zone", callback=_full, help="Zone of the TPU, such as us-central2-b or usc2b. Default: gcloud's."),
+]
+AnyZone = Annotated[
+    str | None, typer.Option("--zone", callback=_full, help="Only this zone, such as usc2b. Default: all zones.")
+]
 Project = Annotated[str | None, typer.Option("--project", help="Google Cloud project. Default: gcloud's.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
@@ -77,7 +91,13 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
     api = open_api(project)
     found = find(api, name, zone_or_default(api, zone))
     nodes = [
-        {"node": node.name, "state": node.state, "health": node.health, "workers": len(node.endpoints)}
+        {
+            "node": node.name,
+            "state": node.state,
+            "health": node.health,
+            "workers": len(node.endpoints),
+            "reports": [finding.message for finding in findings(node)],
+        }
         for node in found.resource.nodes
     ]
     if json:
@@ -86,6 +106,8 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
     typer.echo(found.resource.state)
     for node in nodes:
         typer.echo(f"  {node['node']}: {node['state']} {node['health']}".rstrip() + f", {node['workers']} worker(s)")
+    for finding in (finding for node in found.resource.nodes for finding in findings(node)):
+        echo(f"  {finding.message}")
 
 
 @app.command(epilog="Example: tpux tpu describe my-tpu --zone us-central2-b")
@@ -101,6 +123,24 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
         messages = [api.queued_resource_message(found.location, queued)] if queued else []
         messages += [api.node_message(found.location, node.name) for node in found.resource.nodes]
     emit([dict(message) for message in messages if message is not None])
+
+
+@app.command(epilog="Example: tpux tpu zones")
+def zones(project: Project = None, json: Json = False) -> None:
+    """List the zones, with their short forms and TPU generations.
+
+    They are those that the project may use.
+    """
+    api = open_api(project)
+    with cli_errors():
+        names = api.zones()
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            available = list(pool.map(lambda zone: _generations(api, zone), names))
+    rows: list[dict[str, object]] = [
+        {"zone": zone, "short": short_zone(zone), "generations": list(found) if json else " ".join(found)}
+        for zone, found in zip(names, available, strict=True)
+    ]
+    emit(rows) if json else print_rows(rows or [{"zone": "", "short": "", "generations": ""}])
 
 
 @app.command(epilog="Example: tpux tpu types --zone us-central2-b")
@@ -292,6 +332,17 @@ def _list(api: Api, zone: str | None) -> tuple[list[FoundTpu], str]:
     if api.unreadable:
         say(f"{api.unreadable} items of the TPU API's lists cannot be read, and are left out")
     return found, "the zones that answer" if unreachable else zone or "any zone"
+
+
+def _generations(api: Api, zone: str) -> list[str]:
+    """Return the TPU generations of a zone; none if the project may not use it."""
+    try:
+        types = api.accelerator_types(Location(api.project, zone))
+    except CloudError as error:
+        if error.problem.kind not in {"missing", "forbidden"}:
+            raise
+        return []
+    return list(dict.fromkeys(name.partition("-")[0] for name in types))
 
 
 def _in_zone(method: Callable[[Location], list[str]], location: Location) -> list[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from requests import Response
 
 GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
+COMPUTE_ENDPOINT = "https://compute.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 STORAGE_PROTOCOL = "tpux-gs"
 TIMEOUT = 10.0
@@ -188,6 +189,11 @@ def _load(place: Place) -> Credentials:
         )
     scoped: Credentials = with_scopes_if_required(found, SCOPES)  # type: ignore[no-untyped-call]
     return scoped
+
+
+def compute_url(place: Place, path: str) -> str:
+    """Return the URL of a resource of Compute Engine, of an emulator at its own address."""
+    return f"{COMPUTE_ENDPOINT if is_google(place.endpoint) else place.endpoint}/compute/v1/{path}"
 
 
 def call(place: Place, method: str, url: str, **options: object) -> Response:

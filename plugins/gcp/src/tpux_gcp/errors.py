@@ -58,6 +58,8 @@ _STOCKOUT = re.compile(
 )
 _PER_MINUTE = re.compile(r"per ?minute|rate limit|too many requests", re.IGNORECASE)
 _QUOTA = re.compile(r"quota|limit:? *\d", re.IGNORECASE)
+_DISK_IN_USE = re.compile(r"disk resource '.*' is already being used by")
+"""Compute Engine's text, also while a TPU that was deleted just now still has the disk: another zone, or later."""
 _LIMIT_0 = re.compile(r"limit:? *0(\.0*)?(?![\d.,]*\d)", re.IGNORECASE)
 _WRONG_STATE = re.compile(r"not supported while in state", re.IGNORECASE)
 # Of a subnetwork, from Compute Engine: as a quota that is used up.
@@ -262,7 +264,7 @@ def _kind_of_message(message: str) -> ProblemKind | None:
         return "busy"
     if _NO_ADDRESSES.search(message):
         return "quota-used"
-    if _STOCKOUT.search(message):
+    if _STOCKOUT.search(message) or _DISK_IN_USE.search(message):
         return "stockout"
     if _PER_MINUTE.search(message):
         return "throttled"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpux_gcp.resource import Endpoint, Node, Operation, QueuedResource
+from tpux_gcp.resource import Endpoint, Maintenance, Node, Operation, QueuedResource, Symptom
 
 Message = Mapping[str, object]
 """A message of the API v2 as it travels: JSON, with its fields in camelCase and enums by name."""
+_PREVIEWS = {"autocheckpointEnabled", "provisioningModel", "runDuration"}
 _PATH_PARTS = 6
 """Of `projects/PROJECT/locations/ZONE/COLLECTION/ID`."""
 
@@ -68,7 +69,18 @@ def parse_node(message: Message) -> Node:
         queued_resource=text(message, "queuedResource").rpartition("/")[2],
         pricing="spot" if scheduling.get("spot") else "preemptible" if scheduling.get("preemptible") else "ondemand",
         version=text(message, "runtimeVersion"),
+        maintenance=_maintenance(part(message, "upcomingMaintenance")),
+        symptoms=tuple(
+            Symptom(kind, text(each, "createTime"), text(each, "workerId"), text(each, "details"))
+            for each in parts(message, "symptoms")
+            if (kind := _specified(text(each, "symptomType")))
+        ),
     )
+
+
+def _maintenance(message: Message) -> Maintenance | None:
+    start, end, status = (text(message, field) for field in ("windowStartTime", "windowEndTime", "maintenanceStatus"))
+    return Maintenance(start, end, status == "ONGOING") if start or status in {"PENDING", "ONGOING"} else None
 
 
 def parse_queued_resource(message: Message) -> QueuedResource:
@@ -102,6 +114,13 @@ def parse_operation(message: Message) -> Operation:
     return Operation(message.get("done") is True, code, text(error, "message"))
 
 
+def version_of(message: Message) -> str:
+    """Return the version of the API that a message is sent to: v2, but v2alpha1 if it has fields of a preview."""
+    specs = parts(part(message, "tpu"), "nodeSpec")
+    nodes = [message, *(part(spec, "node") for spec in specs)]
+    return "v2alpha1" if any(_PREVIEWS & node.keys() for node in nodes) else "v2"
+
+
 def creates(message: Message, target: str) -> bool:
     """Return whether an operation's metadata, of whichever type, say that it creates a resource.
 
@@ -120,9 +139,9 @@ def _place(message: Message) -> tuple[str, str]:
 
 
 def _node_ids(spec: Message, queued_id: str) -> list[str]:
-    if "multisliceParams" not in spec:
+    several = part(spec, "multisliceParams") or part(spec, "multiNodeParams")  # v2alpha1
+    if not several and "multisliceParams" not in spec:
         return [text(spec, "nodeId") or queued_id]
-    several = part(spec, "multisliceParams")
     prefix = text(several, "nodeIdPrefix") or queued_id
     return [f"{prefix}-{number}" for number in range(integer(several, "nodeCount"))]
 

@@ -12,6 +12,8 @@ from tpux import Finding, Job, ProvisionRequest
 from tpux.fields import Bucket
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
+from tpux_gcp.disk_checks import check_disks
+from tpux_gcp.disks import Host
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels, tpu_name
 from tpux_gcp.project import STORAGE_ENDPOINT_VARIABLE
@@ -77,6 +79,10 @@ def preflight(job: Job) -> list[Finding]:
             "set ssh.jump or ssh.iap, or run tpux in the same network; a login that fails is the failure `unreachable`"
         )
         findings.append(Finding("warning", message, "tpu.internal_ips", hint))
+    if tpu.autocheckpoint and not job.command.require_finished:
+        message = "a program that exits with 0 after the SIGTERM of Autocheckpoint counts as finished"
+        hint = "let it exit with another code, or set command.require_finished: true"
+        findings.append(Finding("warning", message, "tpu.autocheckpoint", hint))
     resolved = job.resolved.get(job.tpu.allocation_mode, {})
     place, account = Place.from_json(resolved), str(resolved.get("login_account") or "")
     _collect(findings, "tpu", lambda: _check_cloud(tpu, job.tpu_name, place, account, findings))
@@ -102,6 +108,8 @@ def _secrets_in_metadata(tpu: GcpTpuSection) -> list[str]:
 def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, findings: list[Finding]) -> None:
     candidates = find_candidates(tpu, place.zone)
     api = Api(place)
+    hosts = [Host(each.accelerator, each.zone, tpu.node_count, api.project) for each in candidates]
+    findings += check_disks(tpu.data_disks, place, hosts)
     if tpu.reservation not in (None, ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
         message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
         hint = "set tpu.allocation_mode: queued-resources to select one"

@@ -80,6 +80,45 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class Maintenance:
+    """A planned maintenance: when its window begins and ends, as the API writes it, and whether it is under way."""
+
+    start: str
+    end: str
+    ongoing: bool
+
+    def __str__(self) -> str:
+        if self.ongoing:
+            return "a maintenance is under way"
+        times = " to ".join(
+            time.partition(".")[0].rstrip("Z").replace("T", " ") for time in (self.start, self.end) if time
+        )
+        return f"a maintenance is planned for {times} UTC" if times else "a maintenance is planned"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A problem of a worker that Google reports.
+
+    Attributes:
+        kind: such as OUT_OF_MEMORY.
+        time: when it was seen, as the API writes it.
+        worker: the worker's number in its slice, "" if the API does not say.
+        details: what more it says.
+    """
+
+    kind: str
+    time: str
+    worker: str
+    details: str
+
+    def __str__(self) -> str:
+        on = f" of worker {self.worker}" if self.worker else ""
+        at = f" at {self.time.partition('.')[0].rstrip('Z').replace('T', ' ')} UTC" if self.time else ""
+        return f"Google reports {self.kind}{on}{at}" + (f": {self.details}" if self.details else "")
+
+
+@dataclass(frozen=True)
 class Node:
     """A node: one slice.
 
@@ -87,6 +126,8 @@ class Node:
         name: its id, without the path.
         queued_resource: the id of the queued resource that created it, or empty.
         version: its runtime version, "" if the API does not say.
+        maintenance: what is planned, None if nothing is.
+        symptoms: what Google reports of its workers.
     """
 
     name: str
@@ -100,6 +141,8 @@ class Node:
     queued_resource: str = ""
     pricing: str = "ondemand"
     version: str = ""
+    maintenance: Maintenance | None = None
+    symptoms: tuple[Symptom, ...] = ()
 
     @property
     def status(self) -> Status:

@@ -11,9 +11,12 @@ from typing import Annotated, ClassVar, cast
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from tpux import TpuSection
-from tpux.fields import Accelerator, Duration, LocalFile, workers_of
+from tpux.fields import Accelerator, Duration, LocalFile, parse_duration, workers_of
+from tpux_gcp.disks import DataDisk, Disk
 from tpux_gcp.errors import InvalidConfigError
+from tpux_gcp.zones import full_zone
 
+Zone = Annotated[str, AfterValidator(full_zone)]
 _LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
 
 
@@ -32,6 +35,12 @@ def copied_files(flags: list[str], info: ValidationInfo) -> list[str]:
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
+    def copied(word: str) -> str:
+        name, _, value = word.partition("=")
+        delimiter, parts = _split(value)
+        parts = [re.sub("(?<=^startup-script=).+", path, part) for part in parts]
+        return f"{name}={delimiter if delimiter == ',' else f'^{delimiter}^'}{delimiter.join(parts)}"
+
     words = [word for flag in flags for word in shlex.split(flag)]
     flag = "--metadata-from-file"
     if not any(word.partition("=")[0] == flag for word in words):
@@ -41,10 +50,7 @@ def copied_files(flags: list[str], info: ValidationInfo) -> list[str]:
         for previous, word in zip(["", *words], words, strict=False)
         if word != flag
     ]
-    return [
-        shlex.quote(re.sub("(?<=startup-script=)[^,]+", path, word) if word.startswith(f"{flag}=") else word)
-        for word in with_values
-    ]
+    return [shlex.quote(copied(word) if word.startswith(f"{flag}=") else word) for word in with_values]
 
 
 class GcpTpuSection(TpuSection):
@@ -57,8 +63,8 @@ class GcpTpuSection(TpuSection):
     """The accelerator's type and size, such as v4-32; a list is tried in order, each in all zones."""
     topology: str | None = None
     """The topology of each slice, such as 2x2x4, where the accelerator allows several; by default the API's choice."""
-    zone: str | list[str] | None = None
-    """The zone, such as us-central2-b; a list is tried in order. By default the environment's or gcloud's zone."""
+    zone: Zone | list[Zone] | None = None
+    """The zone, such as us-central2-b or usc2b; a list is tried in order. By default the environment's or gcloud's."""
     version: str | None = None
     """The runtime version (the VM image); by default the one for the TPU generation."""
     project: str | None = None
@@ -71,6 +77,16 @@ class GcpTpuSection(TpuSection):
     """Create the VMs without external IP addresses."""
     service_account: str | None = None
     """The service account of the VMs."""
+    scopes: list[str] = Field(default_factory=list)
+    """OAuth scopes of the service account on the VMs, as URLs; by default the API's choice, which includes
+    cloud-platform."""
+    secure_boot: bool = False
+    """Create the VMs as Shielded VMs with secure boot."""
+    description: str | None = None
+    """A text about the TPU, for people."""
+    data_disks: list[Disk | DataDisk] = Field(default_factory=list)
+    """Existing disks, attached to each TPU that is created: what is on them outlives a preemption. A disk's name, or
+    source and mode."""
     startup_script: LocalFile | None = None
     """A script that the VMs run when they boot."""
     tags: list[str] = Field(default_factory=list)
@@ -84,6 +100,15 @@ class GcpTpuSection(TpuSection):
     reservation: str | None = None
     """The reservation to use: its name, projects/P/locations/ZONE/reservations/NAME, or another project's
     projects/OWNER/reservations/NAME; `-` is any."""
+    autocheckpoint: bool = False
+    """Google sends SIGTERM to the program before a maintenance, and waits up to 5 minutes until it has ended (a preview
+    feature of Cloud TPU, for v2 to v5e)."""
+    flex_start: bool = False
+    """Request TPUs of Flex-start, for at most tpu.max_run_duration (a preview feature of queued resources)."""
+    max_run_duration: Duration | None = None
+    """How long TPUs of Flex-start run, at most 7d; then Google takes them away, and they are requested again."""
+    maintenance_notice: Duration = 300.0
+    """How long before a planned maintenance the programs get the notice, as of a preemption, to save their work."""
     valid_until: Duration | None = None
     """Cancel a queued request that has not been served after this time."""
     zone_patience: Duration = 600.0
@@ -115,7 +140,7 @@ class GcpTpuSection(TpuSection):
     def exposed_keys(self) -> dict[str, str]:
         """Return the keys that become part of the TPU's description, which all users of its VMs can read."""
         hint = "give it to the program in command.env, or to a set-up script in script.env"
-        return dict.fromkeys(["metadata", "startup_script", "flags", "labels", "tags"], hint)
+        return dict.fromkeys(["metadata", "startup_script", "flags", "labels", "tags", "description"], hint)
 
 
 def apply_flags(tpu: TpuSection) -> GcpTpuSection:
@@ -127,7 +152,8 @@ def apply_flags(tpu: TpuSection) -> GcpTpuSection:
     update: Update = {}
     section = cast("GcpTpuSection", tpu)
     for name, value in _split_flags([word for flag in section.flags for word in shlex.split(flag)]):
-        update.update(_parse_flag(name, value))
+        for key, parsed in _parse_flag(name, value).items():
+            update[key] = [*cast("list[object]", update.get(key, [])), *parsed] if isinstance(parsed, list) else parsed
     for key, value_of_flag in update.items():
         configured = getattr(section, key)
         default = type(section).model_fields[key].get_default(call_default_factory=True)
@@ -141,9 +167,44 @@ def apply_flags(tpu: TpuSection) -> GcpTpuSection:
 Update = dict[str, object]
 
 
+def _split(value: str) -> tuple[str, list[str]]:
+    """Return the delimiter of a list and its items, as gcloud reads them: `a,b`, or `^:^a,b:c` with another one."""
+    if value.startswith("^") and (end := value.find("^", 2)) > 0:
+        return (delimiter := value[1:end]), value[end + 1 :].split(delimiter)
+    return ",", value.split(",")
+
+
+def _items(value: str) -> list[str]:
+    return [item for item in _split(value)[1] if item]
+
+
 def _pairs(value: str) -> dict[str, str]:
     """Parse `a=b,c=d` as gcloud does."""
-    return {key: text for key, _, text in (part.partition("=") for part in value.split(",") if part)}
+    return {key: text for key, _, text in (item.partition("=") for item in _items(value))}
+
+
+def _data_disk(value: str) -> Update:
+    pairs = _pairs(value)
+    if "source" not in pairs or pairs.keys() - {"source", "mode"}:
+        raise InvalidConfigError(f"--data-disk={value} in tpu.flags needs source=DISK, and may have mode=MODE")
+    try:
+        return {"data_disks": [DataDisk.model_validate(pairs)]}
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+
+_PROVISIONING_MODELS: dict[str, Update] = {
+    "standard": {"pricing": "ondemand"},
+    "spot": {"pricing": "spot"},
+    "flex-start": {"flex_start": True},
+}
+
+
+def _provisioning_model(value: str) -> Update:
+    known = _PROVISIONING_MODELS.get(value.lower().replace("_", "-"))
+    if known is None:
+        raise ValueError(f"is none of {', '.join(_PROVISIONING_MODELS)}")
+    return known
 
 
 def _startup_script(value: str) -> Update:
@@ -161,12 +222,17 @@ _WITHOUT_VALUE: dict[str, Update] = {
     "best-effort": {"pricing": "preemptible"},
     "internal-ips": {"internal_ips": True},
     "reserved": {"reservation": "-"},
+    "autocheckpoint-enabled": {"autocheckpoint": True},
+    "shielded-secure-boot": {"secure_boot": True},
     # They change gcloud's own output and waiting, nothing of the TPU.
     "async": {}, "quiet": {}, "q": {}, "guaranteed": {},
 }  # fmt: skip
 _WITH_VALUE: dict[str, Callable[[str], Update]] = {
     "accelerator-type": lambda value: {"accelerator": re.sub("^v5e-", "v5litepod-", value)},
+    "data-disk": _data_disk,
+    "description": lambda value: {"description": value},
     "labels": lambda value: {"labels": _pairs(value)},
+    "max-run-duration": lambda value: {"max_run_duration": parse_duration(value)},
     "metadata": lambda value: {"metadata": _pairs(value)},
     "metadata-from-file": _startup_script,
     "network": lambda value: {"network": value},
@@ -174,17 +240,18 @@ _WITH_VALUE: dict[str, Callable[[str], Update]] = {
     "project": lambda value: {"project": value},
     "reservation": lambda value: {"reservation": value},
     "runtime-version": lambda value: {"version": value},
+    "provisioning-model": _provisioning_model,
+    "scopes": lambda value: {"scopes": _items(value)},
     "service-account": lambda value: {"service_account": value},
     "subnetwork": lambda value: {"subnetwork": value},
     "topology": lambda value: {"topology": value},
-    "tags": lambda value: {"tags": value.split(",")},
+    "tags": lambda value: {"tags": _items(value)},
+    "valid-until-duration": lambda value: {"valid_until": parse_duration(value)},
     "version": lambda value: {"version": value},
-    "zone": lambda value: {"zone": value},
+    "zone": lambda value: {"zone": full_zone(value)},
 }
 _KEY_INSTEAD = {
-    "node-id": "tpu.name", "node-prefix": "tpu.name", "valid-until-duration": "tpu.valid_until",
-    "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator",
-    "provisioning-model": "tpu.pricing",
+    "node-id": "tpu.name", "node-prefix": "tpu.name", "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator",
 }  # fmt: skip
 
 

@@ -32,6 +32,8 @@ ANY_RESERVATION = "-"
 STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
 MAX_TAGS = 64
+MAX_RUN = 7 * 24 * 3600.0
+"""The longest run of Flex-start ("Request Cloud TPUs using Flex-start", Cloud TPU documentation)."""
 # "Set custom metadata", Compute Engine documentation.
 _METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
 # The REST reference of queuedResources has the form with a location, the guide to shared reservations the other one.
@@ -115,6 +117,7 @@ def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
             f"invalid reservation {tpu.reservation!r} in tpu.reservation",
             "give its name, projects/P/locations/ZONE/reservations/NAME, or projects/OWNER/reservations/NAME",
         )
+    _check_flex_start(tpu)
     for key in tpu.metadata:
         if not _METADATA_KEY.fullmatch(key):
             raise InvalidConfigError(
@@ -124,6 +127,22 @@ def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
         if not _USER.fullmatch(user):
             hint = "set job.remote_user to at most 32 letters, digits and . _ -"
             raise InvalidConfigError(f"invalid user {user!r} for the login on the workers", hint)
+
+
+def _check_flex_start(tpu: GcpTpuSection) -> None:
+    if not tpu.flex_start:
+        if tpu.max_run_duration is not None:
+            raise InvalidConfigError("tpu.max_run_duration is of Flex-start only", "set tpu.flex_start: true")
+        return
+    if tpu.max_run_duration is None or not 1 <= tpu.max_run_duration <= MAX_RUN:
+        raise InvalidConfigError("tpu.flex_start needs tpu.max_run_duration", "for example 24h; at most 7d")
+    if tpu.pricing != "ondemand" or tpu.reservation:
+        raise InvalidConfigError(
+            "tpu.flex_start is neither spot nor reserved", "remove tpu.pricing and tpu.reservation"
+        )
+    if tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
+        message = "tpu.flex_start needs a queued resource"
+        raise InvalidConfigError(message, "set tpu.allocation_mode: queued-resources")
 
 
 def check_login(public_keys: Iterable[str]) -> None:
@@ -163,8 +182,23 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
         "metadata": vm_metadata(request),
         "tags": list(tpu.tags),
     }
-    if tpu.service_account:
-        message["serviceAccount"] = {"email": tpu.service_account}
+    account: Message = {"email": tpu.service_account} if tpu.service_account else {}
+    if tpu.scopes:
+        account["scope"] = list(tpu.scopes)
+    if account:
+        message["serviceAccount"] = account
+    if tpu.description:
+        message["description"] = tpu.description
+    if tpu.autocheckpoint:
+        message["autocheckpointEnabled"] = True
+    if tpu.secure_boot:
+        message["shieldedInstanceConfig"] = {"enableSecureBoot": True}
+    if tpu.data_disks:
+        from tpux_gcp.disks import Host, disk_messages  # which `tpux tpu --help` does not need, nor pydantic
+
+        project = str(request.resolved.get("project") or "")
+        host = Host(candidate.accelerator, candidate.zone, tpu.node_count, project)
+        message["dataDisks"] = disk_messages(tpu.data_disks, host)
     if not queued:
         flags = {
             "spot": tpu.pricing == "spot",
@@ -183,10 +217,16 @@ def queued_resource_message(request: ProvisionRequest, candidate: Candidate, loc
     tpu = section_of(request.tpu)
     node_spec: Message = {"parent": location.parent, "node": node_message(request, candidate, queued=True)}
     if tpu.node_count > 1:
-        node_spec["multisliceParams"] = {"nodeCount": tpu.node_count, "nodeIdPrefix": name}
+        node_spec["multiNodeParams" if tpu.autocheckpoint or tpu.flex_start else "multisliceParams"] = {
+            "nodeCount": tpu.node_count,
+            "nodeIdPrefix": name,
+        }
     else:
         node_spec["nodeId"] = name
     message: Message = {"tpu": {"nodeSpec": [node_spec]}}
+    if tpu.flex_start and tpu.max_run_duration is not None:
+        message["provisioningModel"] = "FLEX_START"
+        message["runDuration"] = {"maxRunDuration": f"{round(tpu.max_run_duration)}s"}
     if tpu.pricing != "ondemand":
         message["spot"] = {}
     elif tpu.reservation:

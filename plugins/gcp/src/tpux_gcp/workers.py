@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tpux import Allocation, ProvisionRequest, Waiting, Worker
-from tpux_gcp.credentials import Place, call, is_google
+from tpux_gcp.credentials import Place, call, compute_url, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_http, from_status
+from tpux_gcp.reports import NODE
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import Location, Node, TpuResource
 from tpux_gcp.spec import OS_LOGIN, SSH_KEYS, add_ssh_keys, os_login_enabled
@@ -22,16 +23,31 @@ if TYPE_CHECKING:
     from requests import Response
 
 _log = logging.getLogger(__name__)
-COMPUTE_ENDPOINT, OS_LOGIN_ENDPOINT = "https://compute.googleapis.com", "https://oslogin.googleapis.com"
-# Asks the worker's metadata server: first for the current value, then for a change of it, which ends after five minutes
-# in case the connection is lost. "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
+OS_LOGIN_ENDPOINT = "https://oslogin.googleapis.com"
+# Asks the worker's metadata server: first for the current value, then for a change of it. That ends after 90 s, if the
+# connection is lost or a maintenance was announced meanwhile; core runs it again, at once only after a minute or more.
+# "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
 # `GCE_METADATA_HOST` is the variable of Google's own libraries.
-NOTICE = """
-url=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/preempted
-etag=NONE
+# Of a planned maintenance it waits for the window, less `tpu.maintenance_notice`, or until it is under way. "View
+# maintenance notifications", Cloud TPU documentation; without one the server answers with an error, or with other JSON.
+NOTICE = r"""
+url=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
+etag=NONE timeout=90 planned=
+[ -z "$lead" ] || planned=$(curl -sf --max-time 30 -H Metadata-Flavor:Google \
+    "$url/upcoming-maintenance?alt=json&recursive=true") || planned=
+field() { printf '%s' "$planned" | tr -d '\n' | sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p"; }
+start=$(field windowStartTime)
+case $(field maintenanceStatus) in
+    ONGOING) echo 'the metadata server says that a maintenance is under way'; exit 0 ;;
+esac
+if [ -n "$start" ] && begins=$(date -d "$start" +%s 2>/dev/null); then
+    left=$((begins - $(date +%s) - lead))
+    if [ "$left" -le 0 ]; then echo "the metadata server says that a maintenance begins at $start"; exit 0; fi
+    [ "$left" -ge "$timeout" ] || timeout=$left
+fi
 while :; do
-    answer=$(curl -sfi --max-time 330 -H Metadata-Flavor:Google \
-        "$url?wait_for_change=true&timeout_sec=300&last_etag=$etag") || exit 1
+    answer=$(curl -sfi --max-time $((timeout + 30)) -H Metadata-Flavor:Google \
+        "$url/preempted?wait_for_change=true&timeout_sec=$timeout&last_etag=$etag") || exit 1
     case $answer in *TRUE) echo 'the metadata server says instance/preempted: TRUE'; exit 0 ;; esac
     [ "$etag" = NONE ] || exit 1
     etag=$(printf '%s\n' "$answer" | tr -d '\r' | sed -n 's/^[Ee][Tt][Aa][Gg]: *//p')
@@ -53,12 +69,16 @@ def build_allocation(
         resource: the TPU.
         published: returns what each worker of a node has published.
     """
+    # Nobody else replaces machines that the job borrows: they would get the notice again and again.
+    lead = "" if context.saved.borrowed else str(round(context.tpu.maintenance_notice))
     workers: list[Worker] = []
     for number, node in enumerate(resource.nodes):
         user = {"user": context.saved.os_login_user} if _uses_os_login(context, node) else {}
+        first = {NODE: f"{node.zone}/{node.name}"}
         for endpoint, details in zip(node.endpoints, published(context, node), strict=True):
             address = endpoint.internal if context.tpu.internal_ips or not endpoint.external else endpoint.external
-            workers.append(Worker(len(workers), number, address, endpoint.internal, {**details, **user}))
+            workers.append(Worker(len(workers), number, address, endpoint.internal, {**details, **user, **first}))
+            first = {}
     return Allocation(
         name=context.name,
         transport="ssh",
@@ -66,7 +86,7 @@ def build_allocation(
         slices=len(resource.nodes),
         zone=context.saved.zone,
         borrowed=context.saved.borrowed,
-        notice=NOTICE,
+        notice=f"lead={lead}{NOTICE}",
         accelerator=context.saved.accelerator,
         pricing=context.tpu.pricing,
     )
@@ -160,9 +180,8 @@ def os_login_enabled_in_project(place: Place) -> bool:
     Raises:
         CloudError: there are no credentials.
     """
-    endpoint = COMPUTE_ENDPOINT if is_google(place.endpoint) else place.endpoint
-    url = f"{endpoint}/compute/v1/projects/{place.project}"
     try:
+        url = compute_url(place, f"projects/{place.project}")
         answer = call(place, "GET", url, params={"fields": "commonInstanceMetadata"})
         items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
         return bool(os_login_enabled({str(item["key"]): item["value"] for item in items}))

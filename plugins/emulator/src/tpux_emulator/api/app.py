@@ -12,7 +12,7 @@ from tpux_emulator.api.exchanges import ExchangeLog
 from tpux_emulator.api.middleware import FaultMiddleware, RejectBrowsers
 from tpux_emulator.cloud.cloud import Cloud
 
-# v2alpha1 would be another list of methods; until then it is answered 501.
+# Of v2alpha1 there are the creations; the rest of it is answered 501.
 _METHODS = [
     *nodes.METHODS,
     *queued_resources.METHODS,

@@ -35,12 +35,14 @@ class Call:
         path: the path's parameters: project, location, and the resource's id.
         query: the query's parameters, in camelCase and without a leading `$`.
         payload: the raw body.
+        alpha: the method is one of v2alpha1.
     """
 
     cloud: Cloud
     path: Mapping[str, str]
     query: Mapping[str, str]
     payload: bytes
+    alpha: bool = False
 
     @property
     def parent(self) -> str:
@@ -102,6 +104,7 @@ class Method:
         path: the path, as a Starlette pattern.
         run: handles a call; returns a message, or JSON.
         query: the query parameters that it takes in addition to the standard ones.
+        alpha: it is one of v2alpha1.
     """
 
     id: str
@@ -109,6 +112,7 @@ class Method:
     path: str
     run: Callable[[Call], Message | JsonObject]
     query: frozenset[str] = frozenset()
+    alpha: bool = False
 
     def check_query(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the query with its names in camelCase.

@@ -179,7 +179,7 @@ class FaultMiddleware:
             if method is None:
                 raise unimplemented()
             query = method.check_query(exchange.query)
-            call = Call(self._cloud, request.path_params, query, payload)
+            call = Call(self._cloud, request.path_params, query, payload, method.alpha)
             answer = _encoded(method.run(call), call)
             fields = query.get("fields", "")
             exchange.answer = select_fields(answer, parse_fields(fields)) if fields else answer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tpux_emulator.api.alpha import checked_node, of_alpha
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
-from tpux_emulator.cloud import answers, capacity, node_state, operations, views
+from tpux_emulator.cloud import answers, capacity, disks, node_state, operations, views
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect
 from tpux_emulator.cloud.records import NodeRecord, OperationRecord, WorkerRecord, short_name
@@ -38,12 +39,13 @@ def _create(call: Call) -> JsonObject:
     Raises:
         ApiError: 400 for a bad id or spec, 403 for an unknown zone, 409 if the name is taken, 429 above a quota.
     """
-    cloud, spec = call.cloud, call.body(Node, "node")
+    cloud, spec = call.cloud, checked_node(call.body(Node, "node"), "node", alpha=call.alpha)
     name = f"{call.parent}/nodes/{check_id(call.query.get('nodeId', ''), 'node_id')}"
     cloud.catalog.check_zone(call.zone)
     check_spec(cloud, call.zone, spec)
     if name in cloud.nodes:
         raise already_exists(name)
+    disks.require_detached(cloud, spec)
     capacity.check_quota(cloud, call.zone, [spec], spot=capacity.is_spot(spec), queued=False)
     capacity.reject_stockout(cloud, call.zone, name)
     operation = operations.begin(cloud, "create", name)
@@ -53,13 +55,20 @@ def _create(call: Call) -> JsonObject:
     return views.operation(operation)
 
 
-def check_spec(cloud: Cloud, zone: str, spec: Node) -> None:
+def check_spec(cloud: Cloud, zone: str, spec: Node, *, slices: int = 1) -> None:
     """Check that a zone has a node like this.
+
+    Args:
+        cloud: the cloud.
+        zone: the zone.
+        spec: the node.
+        slices: how many nodes like this are requested.
 
     Raises:
         ApiError: 400 with the field's name.
     """
-    cloud.catalog.type_of(spec, zone)
+    accelerator_type = cloud.catalog.type_of(spec, zone)
+    disks.check(cloud, zone, spec, accelerator_type, slices=slices)
     if not spec.runtime_version:
         raise invalid('The "runtime_version" field is required.', "node.runtime_version")
     scheduling = spec.scheduling_config or SchedulingConfig()
@@ -77,12 +86,12 @@ def _planned_error(cloud: Cloud, record: NodeRecord) -> Status | None:
 
 
 def _get(call: Call) -> Message:
-    return views.node(_find(call), call.cloud.catalog)
+    return views.node(_find(call), call.cloud.catalog, call.cloud.clock.now())
 
 
 def _list(call: Call) -> JsonObject:
     def show(record: NodeRecord) -> JsonObject:
-        return views.node(record, call.cloud.catalog).to_json(enum_numbers=call.enum_numbers)
+        return views.node(record, call.cloud.catalog, call.cloud.clock.now()).to_json(enum_numbers=call.enum_numbers)
 
     return list_resources(call, "nodes", call.cloud.nodes, show)
 
@@ -211,11 +220,13 @@ def _guest_attributes(worker: WorkerRecord, query_path: str, ssh_port: int) -> J
 
 _NODES = f"{LOCATION}/nodes"
 _NODE = f"{_NODES}/{{id}}"
+_CREATE = Method("nodes.create", "POST", _NODES, _create, frozenset({"nodeId"}))
 METHODS = [
     Method("nodes.getGuestAttributes", "POST", f"{_NODE}:getGuestAttributes", _get_guest_attributes),
     Method("nodes.stop", "POST", f"{_NODE}:stop", _with_empty_body(_stop)),
     Method("nodes.start", "POST", f"{_NODE}:start", _with_empty_body(_start)),
-    Method("nodes.create", "POST", _NODES, _create, frozenset({"nodeId"})),
+    _CREATE,
+    of_alpha(_CREATE),
     Method("nodes.list", "GET", _NODES, _list, PAGE_PARAMETERS),
     Method("nodes.get", "GET", _NODE, _get),
     Method("nodes.delete", "DELETE", _NODE, _with_empty_body(_delete)),

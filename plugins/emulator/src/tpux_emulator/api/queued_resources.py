@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tpux_emulator.api import nodes
+from tpux_emulator.api.alpha import checked_queued_resource, of_alpha
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
 from tpux_emulator.clock import parse_timestamp
@@ -53,7 +54,8 @@ def _create(call: Call) -> OperationRecord:
         ApiError: 400 for a bad spec, 403 for an unknown zone, 404 for an unknown reservation, 409 if its name or a
             node's is taken, 429 above a quota.
     """
-    cloud, spec = call.cloud, call.body(QueuedResource, "queued_resource")
+    cloud = call.cloud
+    spec = checked_queued_resource(call.body(QueuedResource, "queued_resource"), alpha=call.alpha)
     queued_id = check_id(call.query.get("queuedResourceId", ""), "queued_resource_id")
     name = f"{call.parent}/queuedResources/{queued_id}"
     cloud.catalog.check_zone(call.zone)
@@ -63,7 +65,8 @@ def _create(call: Call) -> OperationRecord:
         raise invalid("Only one tier can be set: spot or guaranteed.", "queued_resource.tier")
     _check_reservation(cloud, spec)
     for each in spec.tpu.node_spec:
-        nodes.check_spec(cloud, call.zone, each.node)
+        several = each.multislice_params
+        nodes.check_spec(cloud, call.zone, each.node, slices=several.node_count if several else 1)
     if name in cloud.queued:
         raise already_exists(name)
     requested = [(node_id, each.node) for each in spec.tpu.node_spec for node_id in _checked_ids(each, queued_id)]
@@ -170,10 +173,14 @@ def _reset(call: Call) -> JsonObject:
 
 _COLLECTION = f"{LOCATION}/queuedResources"
 _RESOURCE = f"{_COLLECTION}/{{id}}"
+_CREATE = Method(
+    "queuedResources.create", "POST", _COLLECTION, lambda call: _once(call, _create),
+    frozenset({"queuedResourceId", "requestId"}),
+)  # fmt: skip
 METHODS = [
     Method("queuedResources.reset", "POST", f"{_RESOURCE}:reset", _reset),
-    Method("queuedResources.create", "POST", _COLLECTION, lambda call: _once(call, _create),
-           frozenset({"queuedResourceId", "requestId"})),
+    _CREATE,
+    of_alpha(_CREATE),
     Method("queuedResources.list", "GET", _COLLECTION, _list, PAGE_PARAMETERS),
     Method("queuedResources.get", "GET", _RESOURCE, _get),
     Method("queuedResources.delete", "DELETE", _RESOURCE, lambda call: _once(call, _delete),

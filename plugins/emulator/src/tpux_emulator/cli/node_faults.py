@@ -24,6 +24,8 @@ def register(app: typer.Typer) -> None:
     examples: Commands = {
         "preempt my-tpu --after 30s --notice 10s": preempt,
         "terminate my-tpu": terminate,
+        "maintenance my-tpu --notice 10m": maintenance,
+        "symptom my-tpu OUT_OF_MEMORY": symptom,
         "cut my-tpu --worker 1 --for 2m": cut,
         "restore my-tpu": restore,
         "freeze my-tpu --for 5m": freeze,
@@ -45,6 +47,24 @@ def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOp
 def terminate(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
     """Terminate a node for maintenance. Its state becomes TERMINATED."""
     client_at(home).terminate(node, after=duration(after), notice=duration(notice))
+
+
+def maintenance(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
+    """Announce a maintenance of a node.
+
+    The API and the metadata server show it (upcomingMaintenance), and the workers get no signal. It begins at the end
+    of the notice period.
+    """
+    client_at(home).maintenance(node, after=duration(after), notice=duration(notice))
+
+
+def symptom(
+    node: Node,
+    kind: Annotated[str, typer.Argument(metavar="SYMPTOM", help="Its type.")] = "OUT_OF_MEMORY",
+    home: HomeOption = None,
+) -> None:
+    """Let the API report a symptom of a node."""
+    client_at(home).symptom(node, kind)
 
 
 def cut(

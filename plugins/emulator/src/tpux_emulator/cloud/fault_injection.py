@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from tpux import TpuxError
 from tpux_emulator.cloud import queue_state, scheduled_faults
 from tpux_emulator.cloud.cloud import Cloud
-from tpux_emulator.cloud.preemption_model import schedule_reclaim
+from tpux_emulator.cloud.preemption_model import schedule_reclaim, schedule_symptom
 from tpux_emulator.cloud.records import (
     FaultKind,
     NodeRecord,
@@ -19,7 +19,7 @@ from tpux_emulator.cloud.records import (
     short_name,
 )
 from tpux_emulator.errors import Status
-from tpux_emulator.messages import Health, Initiator, NodeState
+from tpux_emulator.messages import Health, Initiator, NodeState, SymptomType
 
 Found = TypeVar("Found", NodeRecord, QueuedRecord)
 
@@ -32,11 +32,21 @@ class _NodeFault(BaseModel):
 
 
 class Reclaim(_NodeFault):
-    """Preempt a node, or terminate it for maintenance; `notice` seconds pass between the notice and that."""
+    """Preempt a node, or terminate it for maintenance; `notice` seconds pass between the notice and that.
 
-    fault: Literal["preempt", "terminate"]
+    `maintenance` is a planned one: the API and the metadata server show when it begins, and no worker gets a signal.
+    """
+
+    fault: Literal["preempt", "terminate", "maintenance"]
     after: float = Field(default=0.0, ge=0)
     notice: float = Field(default=0.0, ge=0)
+
+
+class Symptom(_NodeFault):
+    """Report a symptom of a node."""
+
+    fault: Literal["symptom"]
+    symptom: SymptomType = "OUT_OF_MEMORY"
 
 
 class CutNetwork(_NodeFault):
@@ -98,7 +108,7 @@ class ForgetQueued(BaseModel):
 
 
 Injection = Annotated[
-    Reclaim | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | EndQueued | ForgetQueued,
+    Reclaim | Symptom | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | EndQueued | ForgetQueued,
     Field(discriminator="fault"),
 ]
 
@@ -117,9 +127,8 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
     if isinstance(injection, ForgetQueued):
         return _forget_queued(cloud, injection)
     record = _find("node", cloud.nodes, injection.node)
-    if isinstance(injection, Reclaim):
-        then = FaultKind.PREEMPT if injection.fault == "preempt" else FaultKind.TERMINATE
-        schedule_reclaim(cloud, record, then, injection.after, injection.notice)
+    if isinstance(injection, Reclaim | Symptom):
+        _schedule(cloud, record, injection)
     elif isinstance(injection, CutNetwork):
         await _cut(cloud, record, injection)
     elif isinstance(injection, RotateHostKey):
@@ -138,6 +147,15 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
         record.health = injection.health
     cloud.save(record)
     return {"node": record.name}
+
+
+def _schedule(cloud: Cloud, record: NodeRecord, injection: Reclaim | Symptom) -> None:
+    if isinstance(injection, Symptom):
+        schedule_symptom(cloud, record, injection.symptom)
+        return
+    then = FaultKind.PREEMPT if injection.fault == "preempt" else FaultKind.TERMINATE
+    announced = injection.fault == "maintenance"
+    schedule_reclaim(cloud, record, then, injection.after, injection.notice, announced=announced)
 
 
 def _find(kind: str, records: dict[str, Found], name: str) -> Found:

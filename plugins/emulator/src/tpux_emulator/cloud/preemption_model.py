@@ -17,6 +17,10 @@ def schedule_preemption(cloud: Cloud, record: NodeRecord) -> None:
     scheduling = record.spec.scheduling_config
     if scheduling and scheduling.preemptible:
         schedule_reclaim(cloud, record, FaultKind.TERMINATE, _PREEMPTIBLE_LIFETIME)
+    queued = cloud.queued.get(record.queued_resource or "")
+    run = queued.spec.run_duration if queued else None
+    if run and run.max_run_duration:
+        schedule_reclaim(cloud, record, FaultKind.PREEMPT, float(run.max_run_duration[:-1]))
     rate = cloud.settings.preemptions_per_hour
     if record.spot and rate > 0:
         # A generator for each node and incarnation, so that the order in which nodes become READY does not matter.
@@ -27,11 +31,24 @@ def schedule_preemption(cloud: Cloud, record: NodeRecord) -> None:
         if fnmatchcase(short_name(record.name), event.node) and (
             event.lives is None or record.incarnation <= event.lives
         ):
+            if event.event == "symptom":
+                schedule_symptom(cloud, record, event.symptom, event.after)
+                continue
             then = FaultKind.PREEMPT if event.event == "preempt" else FaultKind.TERMINATE
-            schedule_reclaim(cloud, record, then, event.after, event.notice)
+            schedule_reclaim(cloud, record, then, event.after, event.notice, announced=event.event == "maintenance")
 
 
-def schedule_reclaim(cloud: Cloud, record: NodeRecord, then: FaultKind, after: float, notice: float = 0.0) -> None:
+def schedule_symptom(cloud: Cloud, record: NodeRecord, symptom: str, after: float = 0.0) -> None:
+    """Schedule that a symptom of a node is reported, after so many emulated seconds."""
+    fault_id, at = f"scheduled-{cloud.next_number('scheduled')}", cloud.clock.now() + after
+    cloud.schedule(
+        ScheduledFault(id=fault_id, at=at, kind=FaultKind.SYMPTOM, node=record.name, uid=record.uid, symptom=symptom)
+    )
+
+
+def schedule_reclaim(
+    cloud: Cloud, record: NodeRecord, then: FaultKind, after: float, notice: float = 0.0, *, announced: bool = False
+) -> None:
     """Schedule a notice and the preemption or termination that follows it.
 
     Args:
@@ -40,12 +57,13 @@ def schedule_reclaim(cloud: Cloud, record: NodeRecord, then: FaultKind, after: f
         then: PREEMPT or TERMINATE.
         after: emulated seconds from now until the notice.
         notice: emulated seconds from the notice until the node is reclaimed.
+        announced: in place of the notice to the workers, the API shows a planned maintenance.
     """
     cloud.schedule(
         ScheduledFault(
             id=f"scheduled-{cloud.next_number('scheduled')}",
             at=cloud.clock.now() + after,
-            kind=FaultKind.NOTICE,
+            kind=FaultKind.ANNOUNCE if announced else FaultKind.NOTICE,
             node=record.name,
             uid=record.uid,
             then=then,

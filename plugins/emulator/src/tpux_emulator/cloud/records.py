@@ -69,6 +69,8 @@ class NodeRecord(BaseModel):
         frozen: whether the state machine is paused (a fault).
         operation: the operation to complete at the next transition.
         creation_error: the error that the creation will end with (a fault).
+        maintenance: when its planned maintenance begins, in emulated Unix seconds; None if none is planned.
+        symptoms: what Google reports of it (the API's `symptoms`).
         preempted: the value of `instance/preempted` on the workers' metadata server.
         os_login_keys: with OS Login, the keys of all profiles (`USER:KEY`) in place of the metadata's; else None.
     """
@@ -86,6 +88,8 @@ class NodeRecord(BaseModel):
     frozen: bool = False
     operation: str | None = None
     creation_error: Status | None = None
+    maintenance: float | None = None
+    symptoms: list[dict[str, JsonValue]] = []
     preempted: bool = False
     os_login_keys: list[str] | None = None
     workers: list[WorkerRecord] = []
@@ -169,6 +173,8 @@ class FaultKind(StrEnum):
     """The kind of a scheduled fault."""
 
     NOTICE = "notice"  # announce a preemption or termination to the workers; it follows after the notice period
+    ANNOUNCE = "announce"  # show a planned maintenance, which begins after the notice period
+    SYMPTOM = "symptom"  # report a symptom
     PREEMPT = "preempt"
     TERMINATE = "terminate"
     RESTORE = "restore"  # reconnect workers to the network
@@ -186,7 +192,8 @@ class ScheduledFault(BaseModel):
         node: the node's full name.
         uid: the node's id, so that a later node of the same name is not affected.
         then: for NOTICE, what follows: PREEMPT or TERMINATE.
-        notice: for NOTICE, the notice period in emulated seconds.
+        notice: for NOTICE and ANNOUNCE, the period until the event in emulated seconds.
+        symptom: for SYMPTOM, its type.
         workers: for RESTORE, the workers' numbers; empty means all.
     """
 
@@ -197,6 +204,7 @@ class ScheduledFault(BaseModel):
     uid: int
     then: FaultKind = FaultKind.PREEMPT
     notice: float = 0.0
+    symptom: str = ""
     workers: list[int] = []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from tpux_emulator.clock import format_timestamp
 from tpux_emulator.cloud import node_state
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.records import FaultKind, NodeRecord, ScheduledFault, short_name
@@ -20,6 +21,16 @@ async def apply_scheduled_fault(cloud: Cloud, fault: ScheduledFault) -> None:
     log.info("fault: %s node %s", fault.kind.value, short_name(fault.node))
     if fault.kind is FaultKind.NOTICE:
         await _give_notice(cloud, record, fault)
+    elif fault.kind is FaultKind.ANNOUNCE:
+        record.maintenance = cloud.clock.now() + fault.notice
+        cloud.save(record)
+        cloud.schedule(
+            fault.model_copy(update={"id": f"{fault.id}-window", "kind": fault.then, "at": record.maintenance})
+        )
+    elif fault.kind is FaultKind.SYMPTOM:
+        now = format_timestamp(cloud.clock.now())
+        record.symptoms.append({"createTime": now, "symptomType": fault.symptom, "workerId": "0"})
+        cloud.save(record)
     elif fault.kind is FaultKind.PREEMPT:
         await node_state.reclaim(cloud, record, NodeState.PREEMPTED)
     elif fault.kind is FaultKind.TERMINATE:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tpux.fields import Duration
+from tpux_emulator.messages import SymptomType
 
 # Seconds in each transient state. The real service takes minutes.
 DEFAULT_DELAYS = {
@@ -28,21 +29,23 @@ DEFAULT_DELAYS = {
 
 
 class NodeEvent(BaseModel):
-    """A preemption or termination of nodes some time after they become READY.
+    """What happens to nodes some time after they become READY.
 
     Args:
         node: the ids of the nodes (shell pattern).
-        event: `preempt` or `terminate`.
+        event: `preempt`, `terminate`, `maintenance` (a planned one, which the API announces) or `symptom`.
         after: seconds between READY and the notice.
         notice: seconds between the notice and the event.
+        symptom: the type of a symptom, such as OUT_OF_MEMORY.
         lives: applies only to the first so many nodes of a name; None means to all.
     """
 
     model_config = ConfigDict(extra="forbid")
     node: str
-    event: Literal["preempt", "terminate"]
+    event: Literal["preempt", "terminate", "maintenance", "symptom"]
     after: Duration
     notice: Duration = 0.0
+    symptom: SymptomType = "OUT_OF_MEMORY"
     lives: int | None = Field(default=None, ge=1)
 
 
@@ -56,6 +59,8 @@ class Settings(BaseModel):
         seed: the seed of random preemptions.
         events: preemptions and terminations some time after READY.
         project_metadata: the compute project's common instance metadata, such as `enable-oslogin`.
+        disks: the type, such as `pd-balanced`, of each disk that exists, by `projects/P/zones/Z/disks/D`; None means
+            that any does.
         reservations: the names of the reservations that exist; None means that any does.
         page_size: the number of items on a page if the request does not set it.
         future: a seed, from which answers get fields, types and enum values that no client knows yet; None for the API
@@ -69,6 +74,7 @@ class Settings(BaseModel):
     seed: int = 0
     events: list[NodeEvent] = Field(default_factory=list)
     project_metadata: dict[str, str] = Field(default_factory=dict)
+    disks: dict[str, str] | None = None
     reservations: list[str] | None = None
     page_size: int = Field(default=500, ge=1, le=1000)
     future: int | None = None

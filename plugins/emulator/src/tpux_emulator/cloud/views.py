@@ -23,13 +23,20 @@ from tpux_emulator.messages import (
 from tpux_emulator.protojson import JsonObject
 
 TPU_TYPES = "type.googleapis.com/google.cloud.tpu.v2."
+MAINTENANCE_WINDOW = 4 * 3600.0
 EMPTY_TYPE = "type.googleapis.com/google.protobuf.Empty"
 DEFAULT_SERVICE_ACCOUNT = "123456789012-compute@developer.gserviceaccount.com"
 _SCOPES = ["https://www.googleapis.com/auth/devstorage.read_write", "https://www.googleapis.com/auth/cloud-platform"]
 
 
-def node(record: NodeRecord, catalog: Catalog) -> Node:
-    """Return a node: its spec, completed with the fields that the service fills in."""
+def node(record: NodeRecord, catalog: Catalog, now: float = 0.0) -> Node:
+    """Return a node: its spec, completed with the fields that the service fills in.
+
+    Args:
+        record: the node.
+        catalog: the accelerator types.
+        now: emulated Unix seconds.
+    """
     spec = record.spec
     account = spec.service_account or ServiceAccount()
     network = spec.network_config or NetworkConfig(network="default", enable_external_ips=True)
@@ -56,11 +63,29 @@ def node(record: NodeRecord, catalog: Catalog) -> Node:
             "queued_resource": record.queued_resource,
             "multislice_node": record.multislice,
             "health_description": None,
-            "symptoms": None,
-            "upcoming_maintenance": None,
+            "autocheckpoint_enabled": None,
+            "symptoms": list(record.symptoms) or None,
+            "upcoming_maintenance": None if record.maintenance is None else maintenance(record.maintenance, now=now),
             "protection_tier": None,
         }
     )
+
+
+def maintenance(start: float, *, now: float) -> JsonObject:
+    """Return a planned maintenance (`UpcomingMaintenance`).
+
+    Args:
+        start: when it begins.
+        now: the time, of the same clock.
+    """
+    return {
+        "type": "SCHEDULED",
+        "maintenanceStatus": "ONGOING" if now >= start else "PENDING",
+        "canReschedule": False,
+        "windowStartTime": format_timestamp(start),
+        "windowEndTime": format_timestamp(start + MAINTENANCE_WINDOW),
+        "latestWindowStartTime": format_timestamp(start),
+    }
 
 
 def _endpoint(worker: WorkerRecord, network: NetworkConfig) -> NetworkEndpoint:
@@ -79,7 +104,13 @@ def queued(record: QueuedRecord) -> QueuedResource:
     if record.state in (QueuedState.SUSPENDING, QueuedState.SUSPENDED):
         state.state_initiator = record.initiator
     return record.spec.model_copy(
-        update={"name": record.name, "create_time": format_timestamp(record.created), "state": state}
+        update={
+            "name": record.name,
+            "create_time": format_timestamp(record.created),
+            "state": state,
+            "provisioning_model": None,
+            "run_duration": None,
+        }
     )
 
 

@@ -106,8 +106,15 @@ class Metadata:
 
     def _tree(self, node: NodeRecord, worker: WorkerRecord) -> JsonObject:
         project, zone = node.name.split("/")[1], node.zone
+        planned: JsonObject = {}
+        if node.maintenance is not None:  # in the time of the workers' own clock, which may run slower
+            clock, real = self._cloud.clock, time.time()
+            left = node.maintenance - clock.now()
+            begins = real + left / clock.rate
+            planned = {"upcoming-maintenance": views.maintenance(begins, now=real)}
         return {
             "instance": {
+                **planned,
                 "attributes": self._attributes(node, worker),
                 "cpu-platform": "AMD Milan",
                 "guest-attributes": _grouped(worker.guest_attributes),

@@ -1,1 +1,1 @@
-"""The commands `tpux ssh` and `tpux ssh-config`."""
+"""The commands `tpux ssh`, `tpux ssh-config` and `tpux tunnel`."""

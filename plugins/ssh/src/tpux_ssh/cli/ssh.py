@@ -39,7 +39,7 @@ exec bash --rcfile <(printf '%s\\nPS1="(%s) $PS1"\\n' "$1" "$0") -i
 
 
 @app.command(
-    epilog="Example: tpux ssh 12 --worker 3\n\nExample: tpux ssh 12 -- -L 6006:localhost:6006"
+    epilog="Example: tpux ssh 12 --worker 3\n\nExample: tpux ssh 12 -- -A"
     "\n\nExample: tpux ssh 12 -- -t python -m pdb train.py\n\nExample: tpux ssh 12 --host"
 )
 def ssh(
