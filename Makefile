@@ -10,7 +10,7 @@ JAX_VENV ?= .cache/jax
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-jax versions lint bench soak mutants docs schema clean
+.PHONY: help setup demo test test-all test-jax versions lint bench soak mutants first-contact-check docs schema clean
 help:    ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
@@ -59,6 +59,9 @@ soak: setup      ## run many jobs on the emulator for hours of its clock, with f
 
 mutants: setup   ## change lines that matter, one at a time, and check that the tests catch it (not in CI)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+first-contact-check: setup  ## compare what scripts/first-contact.sh has recorded in DIR with the emulator (DIR=...)
+	$(BIN)/python scripts/first_contact_check.py $(DIR)
 
 docs: schema     ## generate docs/events.md, docs/plugins/reference*.md and the schema
 	$(BIN)/python scripts/events_docs.py > $(READY).new && mv $(READY).new docs/events.md

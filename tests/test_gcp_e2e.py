@@ -326,7 +326,7 @@ def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
     (tmp_path / "boot.sh").unlink()
     _until_nodes(cloud, 1)
     [sent] = [request for request in cloud.requests if request.method == "nodes.create"]
-    assert sent.body["metadata"]["startup-script"] == "echo booted\n"
+    assert "\necho booted\n" in sent.body["metadata"]["startup-script"]
     _tpux("delete", "1", "-y")
     assert _until_nodes(cloud, 0) == []
     failed = subprocess.run([TPUX, "create", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)

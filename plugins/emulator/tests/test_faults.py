@@ -342,3 +342,29 @@ def test_errors_name_what_exists(api_cloud: Emulator) -> None:
         api_cloud.delay(node_BORING=1)
     with pytest.raises(TpuxError, match="there is no fault 'x'"):
         api_cloud.clear("x")
+
+
+def test_the_plans_of_a_node_go_with_it(api_cloud: Emulator) -> None:
+    ready(api_cloud, "planned")
+    ready(api_cloud, "other-planned")
+    api_cloud.preempt("planned", after=3600, notice=10)
+    api_cloud.preempt("other-planned", after=3600, notice=10)
+    assert ask(api_cloud, "DELETE", f"{PARENT}/nodes/planned").status_code == 200
+    api_cloud.wait_for("planned", "GONE")
+    plans = [fault["node"].rpartition("/")[2] for fault in api_cloud.status()["scheduledFaults"]]
+    assert [name for name in plans if "planned" in name] == ["other-planned"]
+
+
+def test_a_login_profile_is_read_before_and_after_a_key_is_imported(api_cloud: Emulator) -> None:
+    def profile() -> dict[str, object]:
+        with httpx.Client(trust_env=False) as http:
+            answer = http.get(f"{api_cloud.url}/v1/users/ann@example.com/loginProfile", params={"projectId": "p"})
+        assert answer.status_code == 200
+        return answer.json()
+
+    assert profile()["posixAccounts"][0]["username"] == "ann_example_com"
+    assert profile().get("sshPublicKeys", {}) == {}
+    with httpx.Client(trust_env=False) as http:
+        key = {"key": "ssh-ed25519 AAAA ann@here"}
+        http.post(f"{api_cloud.url}/v1/users/ann@example.com:importSshPublicKey", json=key)
+    assert [each["key"] for each in profile()["sshPublicKeys"].values()] == ["ssh-ed25519 AAAA ann@here"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -273,3 +274,17 @@ def test_stop_ends_the_workers_of_a_killed_emulator(make: Callable[..., Emulator
     assert ssh(cloud, key, where, "true").returncode == 255
     cloud.start()
     _until(lambda: ssh(cloud, key, where, "true").returncode == 0)
+
+
+def test_the_token_of_a_service_account_is_checked(two: Emulator, key: Path) -> None:
+    storage = {"scope": ["https://www.googleapis.com/auth/devstorage.read_write"]}
+    ready(two, "w-storage", metadata=keys_for(key, "alice"), serviceAccount=storage)
+    url = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"
+    asked = f"curl -s -H Metadata-Flavor:Google {url}"
+    tokens = [json.loads(ssh(two, key, f"alice@{address(two, name, 0)}", asked).stdout) for name in ("w", "w-storage")]
+    headers = [{"Authorization": f"Bearer {token['access_token']}"} for token in tokens]
+    assert [ask(two, "GET", f"{PARENT}/nodes", headers=each).status_code for each in headers] == [200, 403]
+    assert two.requests[-2].account == "123456789012-compute@developer.gserviceaccount.com"
+    assert ask(two, "DELETE", f"{PARENT}/nodes/w-storage").status_code == 200
+    two.wait_for("w-storage", "GONE")
+    assert ask(two, "GET", f"{PARENT}/nodes", headers=headers[1]).status_code == 401

@@ -101,7 +101,7 @@ def test_gcloud_flags_set_their_keys(drive, tmp_path):
     assert (body["metadata"]["k"], body["metadata"]["l"], body["labels"]["team"]) == ("v", "m=n", "x")
     job.release()
     for flags in (f"--metadata-from-file=startup-script='{script}'", f"--metadata-from-file startup-script={script}"):
-        job = drive(flags=[flags])
+        job = drive(flags=[flags], release_if_unattended=0)
         job.ready()
         assert job.requests("nodes.create")[0].body["metadata"]["startup-script"] == "true\n"
         job.release()

@@ -30,6 +30,7 @@ from tpux_gcp.spec import (
     vm_metadata,
 )
 from tpux_gcp.stockout import find_candidates
+from tpux_gcp.unattended import check as check_unattended
 from tpux_gcp.workers import os_login_enabled_in_project, require_account
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def preflight(job: Job) -> list[Finding]:
         name = url.removeprefix("gs://").partition("/")[0]
         buckets.append(Bucket(name, "job.output_dir", any_region=True))
     zones = [tpu.zone] if isinstance(tpu.zone, str) else tpu.zone or [place.zone]
-    return [*findings, *check_buckets(place, buckets, [zone for zone in zones if zone])]
+    return [*findings, *check_unattended(place, tpu), *check_buckets(place, buckets, [zone for zone in zones if zone])]
 
 
 def _user_of(job: Job) -> str:

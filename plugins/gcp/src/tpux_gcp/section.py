@@ -117,6 +117,9 @@ class GcpTpuSection(TpuSection):
     """How long a job without machines waits for a login that was valid and has expired, until it is renewed."""
     endpoint: str | None = None
     """The address of the TPU API, such as an emulator's."""
+    release_if_unattended: Duration | None = None
+    """Let a TPU that this job creates delete itself, with its VMs' service account, once nobody has been logged in to
+    it and no program of tpux has run on it for this long; by default a day if on demand, else never; 0 is never."""
     existing: bool = False
     """Use the TPU that is called tpu.name, and fail if there is none, rather than create one."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
+from tpux_gcp.unattended import startup_script
 
 if TYPE_CHECKING:
     from tpux import ProvisionRequest, TpuSection
@@ -240,7 +241,7 @@ def queued_resource_message(request: ProvisionRequest, candidate: Candidate, loc
 
 
 def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
-    """Return the metadata of the VMs: the config's, the startup script, and the public keys.
+    """Return the metadata of the VMs: the config's, the startup script with the watchdog, and the public keys.
 
     Raises:
         InvalidConfigError: the startup script is set twice.
@@ -255,6 +256,8 @@ def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
         metadata[STARTUP_SCRIPT] = tpu.startup_script.read_text(encoding="utf-8")
     if request.public_keys and not os_login_enabled(metadata):
         metadata = add_ssh_keys(metadata, request.public_keys)
+    if script := startup_script(request, tpu, metadata.get(STARTUP_SCRIPT, "")):
+        metadata[STARTUP_SCRIPT] = script
     # VMs publish their host keys as guest attributes ("Guest attributes", Compute Engine documentation).
     return {GUEST_ATTRIBUTES: "TRUE", **metadata}
 

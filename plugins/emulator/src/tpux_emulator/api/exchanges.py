@@ -28,6 +28,7 @@ class Exchange(BaseModel):
         answer: the answer's body.
         fault: the id of the fault rule that applied, if any.
         agent: the client's User-Agent.
+        account: the service account whose token it had; empty for any other token, or none.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Exchange(BaseModel):
     answer: JsonValue = None
     fault: str = ""
     agent: str = ""
+    account: str = ""
 
 
 class ExchangeLog:

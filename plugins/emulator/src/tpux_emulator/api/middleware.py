@@ -23,7 +23,8 @@ from tpux_emulator.api.partial_response import parse_fields, select_fields
 from tpux_emulator.cloud import answers
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
-from tpux_emulator.errors import ApiError, from_http, unimplemented
+from tpux_emulator.cloud.tokens import account_of
+from tpux_emulator.errors import ApiError, forbidden, from_http, unimplemented
 from tpux_emulator.protojson import JsonObject, Message
 
 log = logging.getLogger("tpux_emulator.api")
@@ -178,6 +179,7 @@ class FaultMiddleware:
         try:
             if method is None:
                 raise unimplemented()
+            exchange.account = account_of(self._cloud, request.headers.get("authorization", ""))
             query = method.check_query(exchange.query)
             call = Call(self._cloud, request.path_params, query, payload, method.alpha)
             answer = _encoded(method.run(call), call)

@@ -1,4 +1,4 @@
-"""The OS Login API's method that imports a public key into a user's profile: users.importSshPublicKey."""
+"""The OS Login API's methods that read a user's profile, and import a public key into it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def _import_ssh_public_key(call: Call) -> JsonObject:
     return {"loginProfile": _message(call.cloud.profiles[user], project)}
 
 
+def _get_login_profile(call: Call) -> JsonObject:
+    """Return a user's profile: each user has one, gcloud asks for it before it imports a key."""
+    user = call.path["user"]
+    return _message(call.cloud.profiles.get(user) or LoginProfile(email=user), call.query.get("projectId", ""))
+
+
 def _message(profile: LoginProfile, project: str) -> JsonObject:
     name = f"users/{profile.email}"
     account: JsonObject = {
@@ -53,10 +59,17 @@ def _message(profile: LoginProfile, project: str) -> JsonObject:
 
 METHODS = [
     Method(
+        "oslogin.users.getLoginProfile",
+        "GET",
+        "/v1/users/{user}/loginProfile",
+        _get_login_profile,
+        frozenset({"projectId", "systemId", "view"}),
+    ),
+    Method(
         "oslogin.users.importSshPublicKey",
         "POST",
         "/v1/users/{user}:importSshPublicKey",
         _import_ssh_public_key,
         frozenset({"projectId", "regions"}),
-    )
+    ),
 ]

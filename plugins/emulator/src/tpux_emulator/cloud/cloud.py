@@ -78,10 +78,12 @@ class Cloud:
         self.changed.set()
 
     def delete(self, record: Resource) -> None:
-        """Remove a resource."""
+        """Remove a resource, and the faults that are planned for it: a node of the same name is another one."""
         for table in (self.nodes, self.queued, self.operations):
             table.pop(record.name, None)
         self.store.delete(_KINDS[type(record)], record.name)
+        for fault in [fault for fault in self.scheduled_faults.values() if fault.node == record.name]:
+            self.unschedule(fault)
         self.changed.set()
 
     def exists(self, record: Resource) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import JsonValue
 
-from tpux_emulator.cloud import views
+from tpux_emulator.cloud import tokens, views
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord, short_name, stable_number
 from tpux_emulator.protojson import JsonObject
@@ -43,7 +43,7 @@ class Metadata:
         value = self._at(node, worker, path)
         if value is None:
             return None
-        if isinstance(value, dict | list) and recursive:
+        if isinstance(value, dict | list) and (recursive or path.endswith("/token")):  # one value, although it is JSON
             return json.dumps(value), "application/json"
         if isinstance(value, list):
             return "".join(f"{index}/\n" for index in range(len(value))), "application/text"
@@ -163,7 +163,7 @@ class Metadata:
     def _account(self, node: NodeRecord) -> JsonObject:
         account = views.node(node, self._cloud.catalog).service_account
         assert account is not None  # noqa: S101  the view fills it in
-        token: JsonObject = {"access_token": "ya29.emulated", "expires_in": 3599, "token_type": "Bearer"}
+        token: JsonObject = {"access_token": tokens.token_of(node), "expires_in": 3599, "token_type": "Bearer"}
         return {
             "aliases": ["default"],
             "email": account.email,
