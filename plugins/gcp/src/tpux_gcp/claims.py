@@ -145,10 +145,13 @@ def next_step(labels: Mapping[str, str], fresh: Claim, note: Note, now: float) -
         return "held", note
     if others:
         return "another", Note(retry_at=note.retry_at)
-    if note.held:  # somebody has removed it
-        note = Note()
     if now < note.retry_at:
         return "wait", note
+    return _claim(ours, fresh, Note() if note.held else note, now)  # a held one was removed
+
+
+def _claim(ours: str | None, fresh: Claim, note: Note, now: float) -> tuple[Step, Note]:
+    """Return the same where no other store claims the TPU; `ours` is the value that the label has."""
     intended: tuple[Step, Note] = "intend", Note(value=fresh.value, begun_at=now)
     if not note.value or note.begun_at > now or note.seen_at > now:  # the clock was set back
         return intended
