@@ -271,7 +271,8 @@ class SharedCloud:
     def __init__(self, choose: random.Random) -> None:
         self.choose, self.now, self.labels, self.deleted = choose, 1_000_000.0, {}, False
         self._updates: list[tuple[float, int, dict[str, str]]] = []
-        self.crashes, self.delays = choose.choice([0, 0.05]), choose.choice([[0, 1], [0, 1, 4, 8, 30], [0, 30, 50]])
+        # Where processes die, updates that they have sent twice are not late by more than the time to settle.
+        self.crashes, self.delays = choose.choice([(0.05, [0, 1, 4]), (0, [0, 1, 8, 30]), (0, [0, 30, 50])])
         self.user: User | None = None
 
     def advance(self, to: float) -> None:
@@ -344,8 +345,9 @@ class User:
             self.saved, self.hook, self.due = {}, "provision", cloud.now + cloud.choose.choice([1, 100])
 
     def _look(self, asked: ProvisionRequest) -> None:
-        self.due = self.cloud.now + 30
-        if inspect(asked, queue=False).state == "gone" or self.cloud.now > self.until:
+        status = inspect(asked, queue=False)
+        self.due = self.cloud.now + (status.poll_after or 30)
+        if status.state == "gone" or self.cloud.now > self.until:
             self.uses, self.hook = False, "release"
 
 

@@ -142,9 +142,11 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
     whose = borrowing.owner(context, resource)
     if whose == "another" or (whose not in {"ours", "former"} and not saved.borrowed):
         return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
-    if saved.borrowed and (lost := borrowing.look_after(context, resource)):
+    lost, soon = borrowing.look_after(context, resource) if saved.borrowed else ("", None)
+    if lost:
         return MachineStatus("gone", evidence=lost)
     status = _status(resource, preemptible=context.tpu.pricing == "preemptible")
+    status = status if soon is None else replace(status, poll_after=soon)
     if not request.describe_workers or status.state != "ready":
         return status
     try:

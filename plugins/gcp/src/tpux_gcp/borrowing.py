@@ -39,6 +39,7 @@ POLL = 1.0
 BUSY_POLL = 30.0
 # Until the next attempt to borrow a TPU that another job has borrowed.
 LEASE_POLL = 5.0
+UNCLAIMED_POLL = SETTLE / 3
 RETRY_AFTER = (10.0, 40.0)
 CHECKED_FOR = 10.0
 """For how long an answer counts for the start of the program on the other workers."""
@@ -170,6 +171,8 @@ def release(context: RequestContext) -> Waiting | None:
         store = request.labels[STORE]
         if claim_key(store) in resource.labels:
             why = f"removing the claim of {context.name}"
+            if not note.value and 0 < note.retry_at - context.now <= LOST_AFTER:
+                return context.wait(why, POLL)  # a second update could take effect when another job has claimed it
             try:
                 _write(context, resource, without(resource.labels, store))
             except CloudError as error:
@@ -179,27 +182,29 @@ def release(context: RequestContext) -> Waiting | None:
             except InvalidConfigError as error:
                 _log.warning("the claim of %s remains: %s", context.name, error)
             else:
-                return context.update(claim=Note()).wait(why, POLL)
+                return context.update(claim=Note(retry_at=context.now + LOST_AFTER)).wait(why, POLL)
         elif note.value and not note.seen_at and 0 <= context.now - note.begun_at < LOST_AFTER:
             return context.wait(f"a claim of {context.name} was written, and may still take effect", POLL)
     machines.release(context.lease_name, request.labels)
     return None
 
 
-def look_after(context: RequestContext, resource: TpuResource) -> str:
-    """Renew the claim of a TPU that the job uses, and return why the job cannot use it any more; "" if it can.
+def look_after(context: RequestContext, resource: TpuResource) -> tuple[str, float | None]:
+    """Renew the claim of a TPU that the job uses. It is written anew if it was removed, by hand or by a late call.
 
-    It is written anew if it was removed, by hand or by a store whose call was late.
+    Returns:
+        Why the job cannot use it any more, "" if it can; and the seconds until the next look, None for the usual ones.
+        It is soon while there is no claim: another store that writes its own must not hold it before.
     """
     fresh, found = _fresh(context), resource.labels
     if (other := claim_of_another(found, fresh.store)) is not None:
-        return describe(other, context.name, context.saved.zone, context.now / machines.clock_rate())
+        return describe(other, context.name, context.saved.zone, context.now / machines.clock_rate()), None
     if resource.status == "ready" and (claim := renewed(found, fresh)) is not None:
         try:
             _write(context, resource, {**without(found, fresh.store), claim.key: claim.value})
         except (CloudError, InvalidConfigError) as error:
             _log.warning("the claim of %s was not renewed: %s", context.name, error)
-    return ""
+    return "", None if fresh.key in found or resource.status != "ready" else UNCLAIMED_POLL
 
 
 def may_be_deleted(context: RequestContext, resource: TpuResource) -> bool:
