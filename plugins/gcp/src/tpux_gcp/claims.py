@@ -76,6 +76,7 @@ class Note:
         value: of the label that is about to be written, or was; empty if there is none.
         begun_at: before the labels were read to which it was added.
         sent: it may have been written.
+        late: another claim of this store was there, perhaps by a late call that has replaced another store's.
         seen_at: when it was first seen, alone; 0 before.
         held: it was seen alone for long enough.
         retry_at: not to be tried before this, after a collision.
@@ -84,6 +85,7 @@ class Note:
     value: str = ""
     begun_at: float = 0.0
     sent: bool = False
+    late: bool = False
     seen_at: float = 0.0
     held: bool = False
     retry_at: float = 0.0
@@ -152,12 +154,13 @@ def next_step(labels: Mapping[str, str], fresh: Claim, note: Note, now: float) -
 
 def _claim(ours: str | None, fresh: Claim, note: Note, now: float) -> tuple[Step, Note]:
     """Return the same where no other store claims the TPU; `ours` is the value that the label has."""
-    intended: tuple[Step, Note] = "intend", Note(value=fresh.value, begun_at=now)
+    late = ours is not None and ours != note.value
+    intended: tuple[Step, Note] = "intend", Note(value=fresh.value, begun_at=now, late=late)
     if not note.value or note.begun_at > now or note.seen_at > now:  # the clock was set back
         return intended
     if ours != note.value:
         if not note.sent:
-            sending = replace(note, begun_at=now, sent=True, seen_at=0.0)
+            sending = replace(note, begun_at=now, sent=True, seen_at=0.0, late=note.late or late)
             if now - note.begun_at <= SLOW:
                 return "write", sending
             return intended
@@ -172,7 +175,7 @@ def _claim(ours: str | None, fresh: Claim, note: Note, now: float) -> tuple[Step
 
 def settled_in(note: Note, now: float) -> float:
     """Return the seconds after which a claim that was seen is held, if it is still alone then."""
-    slow = note.seen_at - note.begun_at > SLOW
+    slow = note.late or note.seen_at - note.begun_at > SLOW
     return note.seen_at + (SETTLE_SLOWLY if slow else SETTLE) - now
 
 
