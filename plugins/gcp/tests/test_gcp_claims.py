@@ -282,7 +282,7 @@ class SharedCloud:
         self.choose, self.now, self.labels, self.deleted = choose, 1_000_000.0, {}, False
         self._updates: list[tuple[float, int, dict[str, str]]] = []
         # Where processes die, updates that they have sent twice are not late by more than the time to settle.
-        self.crashes, self.delays = choose.choice([(0.05, [0, 1, 4]), (0, [0, 1, 8, 30]), (0, [0, 30, 50])])
+        self.crashes, self.delays = choose.choice([(0.05, [0, 1, 3]), (0, [0, 1, 8, 30]), (0, [0, 30, 50])])
         self.user: User | None = None
 
     def advance(self, to: float) -> None:
@@ -320,7 +320,7 @@ class User:
     """A user with a store of his own: provisions, uses the TPU, looks after it, releases it, again and again."""
 
     def __init__(self, cloud: SharedCloud, number: int) -> None:
-        self.cloud, self.due, self.uses, self.until = cloud, cloud.now + number, False, 0.0
+        self.cloud, self.due, self.uses, self.until = cloud, cloud.now + number * 0.3, False, 0.0
         self.saved: dict = {}
         self.hook = "provision"
         kept = cloud.choose.random() < 0.9
