@@ -370,9 +370,16 @@ MUTANTS = [
     Mutant(
         "a lease ends with the borrowing",
         "plugins/gcp/src/tpux_gcp/provision.py",
-        "        machines.release(context.lease_name, context.request.labels)\n        return context.restart_candidate()",
+        "        return borrowing.release(context) or context.restart_candidate()",
         "        return context.restart_candidate()",
         ("plugins/gcp/tests/test_gcp_ownership.py::test_a_tpu_that_a_job_no_longer_borrows_is_not_leased",),
+    ),
+    Mutant(
+        "a claim is held only once it was alone for some seconds",
+        "plugins/gcp/src/tpux_gcp/claims.py",
+        "SETTLE = 10.0\n",
+        "SETTLE = 0.0\n",
+        ("plugins/gcp/tests/test_gcp_claims.py::test_two_users_never_use_one_tpu_at_once",),
     ),
     Mutant(
         "machines that were taken over have the labels of an active job",

@@ -80,7 +80,7 @@ def test_a_tpu_not_created_by_tpux_is_borrowed(drive, by_hand, mode):
     job = drive(mode=mode, name=name, keys=("ann:ssh-ed25519 A",))
     allocation = job.ready().allocation
     assert allocation.borrowed
-    patch = job.requests("nodes.patch")[0]
+    patch = job.requests("nodes.patch")[1]  # after that of the claim
     assert patch.query["updateMask"] == "metadata"
     assert patch.body["metadata"] == {"ssh-keys": "eve:ssh-rsa E\nann:ssh-ed25519 A", "x": "y"}
     assert job.inspect().state == "ready"

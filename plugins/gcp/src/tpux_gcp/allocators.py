@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from tpux import (
+    Command,
     Denied,
     Finding,
     Job,
@@ -24,12 +25,11 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux_gcp import login, lookup, preflight, provision, release
+from tpux_gcp import borrowing, login, lookup, preflight, provision, release
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, storage_options
 from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
 from tpux_gcp.existence import Absent, Exists, MayAppear, look_up
-from tpux_gcp.labels import owner
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
 from tpux_gcp.project import find_account, find_login, find_place, find_place_for_command
 from tpux_gcp.reports import reports
@@ -120,6 +120,12 @@ class Allocator:
         return job.tpu.allocation_mode == ("queued-resources" if self._queue else "tpu-vm")
 
     @hookimpl
+    def prepare_command(self, job: Job, command: Command) -> Command:
+        """Return the command as it is, once the claim of a borrowed TPU was seen again."""
+        borrowing.check_before_start(job)
+        return command
+
+    @hookimpl
     def preflight(self, job: Job) -> list[Finding]:
         """Check the config against the cloud; create nothing."""
         return preflight.preflight(job)
@@ -156,10 +162,14 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
     if isinstance(found, Absent):
         return MachineStatus("gone", evidence=f"TPU {context.name} no longer exists in {saved.zone}")
     resource = found.resource
-    whose = owner(resource.labels, request)
+    whose = borrowing.owner(context, resource)
     if whose == "another" or (whose not in {"ours", "former"} and not saved.borrowed):
         return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
+    lost, soon = borrowing.look_after(context, resource) if saved.borrowed else ("", None)
+    if lost:
+        return MachineStatus("gone", evidence=lost)
     status = _status(resource, preemptible=context.tpu.pricing == "preemptible")
+    status = status if soon is None else replace(status, poll_after=soon)
     if not request.describe_workers or status.state != "ready":
         return status
     try:

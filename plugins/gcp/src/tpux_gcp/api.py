@@ -210,6 +210,17 @@ class Api:
         """Start to replace a node's labels or its metadata."""
         return self._mutate("PATCH", location.node(name), body={field: dict(values)}, updateMask=field)
 
+    def may_update_node(self, location: Location, name: str) -> bool:
+        """Return whether the account may change a node. Nothing changes: the API lets nobody change a node's name."""
+        try:
+            self._send("PATCH", location.node(name), body={"name": location.node(name)}, updateMask="name")
+        except CloudError as error:
+            if error.problem.kind == "forbidden":
+                return False
+            if error.problem.kind not in {"config", "busy"}:
+                raise
+        return True
+
     def start_node(self, location: Location, name: str) -> str:
         """Start to start a stopped node."""
         return self._mutate("POST", f"{location.node(name)}:start", body={})

@@ -91,7 +91,12 @@ def build_labels(configured: Mapping[str, str], of_job: Mapping[str, str]) -> di
 
 def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels that name the owner, in characters that the API accepts (a user may be `A.Smith`)."""
-    return {key: re.sub("[^-_a-z0-9]", "-", value.lower())[:MAX_VALUE] for key, value in labels.items()}
+    return {key: label_value(value) for key, value in labels.items()}
+
+
+def label_value(text: str) -> str:
+    """Return a text in the characters, and in the length, that a label's value may have."""
+    return re.sub("[^-_a-z0-9]", "-", text.lower())[:MAX_VALUE]
 
 
 def owner(labels: Mapping[str, str], request: ProvisionRequest) -> Owner:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tpux import Finding, Job, ProvisionRequest
 from tpux.fields import Bucket
 from tpux_gcp.api import Api
+from tpux_gcp.borrowing import check_may_claim
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.disk_checks import check_disks
 from tpux_gcp.disks import Host
@@ -140,6 +141,7 @@ def _find_named(api: Api, tpu: GcpTpuSection, name: str, zones: list[str], candi
     for zone in zones:
         if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
             check_existing(tpu, name, candidates, zone, resource)
+            check_may_claim(api, Location(api.project, zone), resource)
             return Finding("note", f"uses the existing TPU {name} in {zone}", "tpu.name")
     none = f"there is no TPU {name} in {', '.join(zones)}"
     if tpu.existing:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from tpux import Denied, ProvisionRequest, Ready, Waiting
-from tpux.api import machines
-from tpux_gcp import login
+from tpux_gcp import borrowing, login
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import (
     NO_CAPACITY,
@@ -20,7 +19,7 @@ from tpux_gcp.errors import (
     hint_for,
 )
 from tpux_gcp.existence import INVISIBLE_FOR, POLL, Absent, MayAppear, look_up, poll_after
-from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels, unique_name
+from tpux_gcp.labels import JOB, STORE, USER, owner_labels, unique_name
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, about_to_send, deny
 from tpux_gcp.resource import LOST, TpuResource
@@ -57,8 +56,6 @@ from tpux_gcp.workers import (
 # Seconds. A node in a transitional state this long is abandoned.
 STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
-# Until the next attempt to borrow a TPU that another job has borrowed.
-LEASE_POLL = 5.0
 MAX_REFUSALS = 5
 """Refusals in a row, of a name that is taken or of what the state may forbid, before they are final."""
 # The creation of a node that was not answered, and of which the API lists no operation, is sent again after this.
@@ -125,9 +122,7 @@ def _begin(request: ProvisionRequest) -> Answer:
 
 
 def _after_delete(context: RequestContext) -> Answer:
-    if context.saved.borrowed:
-        machines.release(context.lease_name, context.request.labels)
-    return next_candidate(context)
+    return borrowing.release(context) or next_candidate(context)
 
 
 def _back_off(context: RequestContext) -> Answer:
@@ -179,8 +174,7 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
     """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
     saved = context.saved
     if saved.borrowed:
-        machines.release(context.lease_name, context.request.labels)
-        return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
+        return borrowing.release(context) or context.restart_candidate().wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
     if failure is not None:
@@ -250,17 +244,20 @@ def _on_bad_request(context: RequestContext, problem: Problem) -> Answer:
 
 
 def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Make sure that the job may use an existing TPU: it created it or took it over, or borrows it under a lease.
+    """Make sure that the job may use an existing TPU: it created it or took it over, or borrows it.
 
     Returns:
         The answer to wait while its labels change, borrowing begins, or another job has borrowed it; None once the job
         may use it.
 
     Raises:
-        InvalidConfigError: it belongs to another job, or is not what the config asks for.
+        InvalidConfigError: it belongs to another job, is not what the config asks for, or cannot be claimed.
+        CloudError: a call of the API failed.
     """
     request, saved = context.request, context.saved
-    whose = owner(resource.labels, request)
+    whose = borrowing.owner(context, resource)
+    if whose in {"ours", "former"} and (holder := borrowing.borrower(context)):
+        return borrowing.wait_for(context, holder)
     if whose == "ours":
         return None
     if whose == "former":
@@ -275,12 +272,9 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
         raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
     check_existing(context.tpu, context.name, candidates_of(context), saved.zone, resource)
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
-        borrowing = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
-        return borrowing.wait(f"borrowing {context.name}, which this job did not create", 0)
-    if holder := machines.acquire(context.lease_name, request.labels, request.previous_owners):
-        freed = f"`tpux stop {int(holder)} --release` frees it"
-        return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
-    return None
+        borrowed = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
+        return borrowed.wait(f"borrowing {context.name}, which this job did not create", 0)
+    return borrowing.acquire(context, resource)
 
 
 def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tpux import ProvisionRequest, Released, Waiting
 from tpux.api import machines
+from tpux_gcp import borrowing
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
 from tpux_gcp.existence import POLL, Absent, MayAppear, look_up, poll_after
-from tpux_gcp.labels import owner
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import LOST, TpuResource
 
@@ -38,11 +38,9 @@ def _release(context: RequestContext | None) -> Released | Waiting:
         pending = None
         if not context.saved.borrowed or context.tpu.release == "always":
             pending = delete_and_confirm(context)
+        return pending or borrowing.release(context) or Released()
     except CloudError as error:
         return _release_pending(context, error.problem)
-    if pending is None and context.saved.borrowed:
-        machines.release(context.lease_name, context.request.labels)
-    return pending or Released()
 
 
 def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiting | None:
@@ -64,8 +62,12 @@ def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiti
     if isinstance(found, Absent):
         return None if again or not context.late_for else _await_late(context)
     resource = found.resource
+    if (use := _is_used(context, resource)) is not None:
+        return use
     if not _may_delete(context, resource):
         return None
+    if context.saved.borrowed and (unclaimed := borrowing.hold_claim(context, resource)) is not None:
+        return unclaimed
     deleting = resource.status == "deleting"
     # A state of its own, so that polls become rarer from the deletion on, not from when the TPU became READY.
     context = context.observed(resource.state if deleting else f"to be deleted: {resource.state}")
@@ -86,15 +88,28 @@ def _await_late(context: RequestContext) -> Waiting:
     return replace(context.update(unanswered_at=since).wait(why, pause), ends_within=left)
 
 
+def _is_used(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Return the answer to wait while a job that has borrowed this job's TPU uses it.
+
+    It was nobody's when this job had ended. Now that the job was resumed, it is not deleted under the other one.
+    """
+    if borrowing.owner(context, resource) not in {"ours", "former"} or resource.status in {*LOST, "deleting"}:
+        return None
+    holder = borrowing.borrower(context)
+    return borrowing.wait_for(context, holder) if holder else None
+
+
 def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
     """Return True if the job owns the TPU, or may delete it and holds the lease.
 
-    It may delete a borrowed TPU under `release: always`, unless that is another job's by now, and a lost one that an
-    ended job of this store left behind: that one only takes up quota and the name.
+    It may delete a borrowed TPU under `release: always`, unless that is another job's by now or another store has
+    claimed it, and a lost one that an ended job of this store left behind: that one only takes up quota and the name.
     """
-    whose = owner(resource.labels, context.request)
+    whose = borrowing.owner(context, resource)
     if whose in {"ours", "former"}:
         return True
+    if not borrowing.may_be_deleted(context, resource):
+        return False
     always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"
     lost = whose == "stale" and resource.status in LOST
     return (always or lost) and not machines.acquire(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal, cast
 
@@ -13,6 +13,7 @@ from tpux import Denied, Failure, JsonValue, ProvisionRequest, Ready, Waiting
 from tpux.api.machines import clock_rate
 from tpux.fields import Backoff, FailureKind
 from tpux_gcp.api import Api
+from tpux_gcp.claims import Note
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import Problem, ProblemKind
 from tpux_gcp.labels import owner_labels, tpu_name
@@ -69,6 +70,7 @@ class SavedState:
         observed_state, observed_since: the last observed state, and when it was first observed.
         errors: consecutive steps in which the API failed.
         borrowed: tpux did not create the TPU.
+        claim: what is noted of the claim of a borrowed TPU.
         metadata_operation: the operation that adds our public keys to the metadata.
         os_login_user: the login user of VMs with OS Login; empty if the keys were not imported.
         absent_since: since when a TPU whose creation was sent does not exist.
@@ -107,6 +109,7 @@ class SavedState:
     absent_since: float = 0.0
     replacing: bool = False
     configured_name: str = ""
+    claim: Note = field(default_factory=Note)
 
     @classmethod
     def begin(cls, place: Place, request: ProvisionRequest, candidate: Candidate) -> SavedState:
@@ -138,7 +141,7 @@ class SavedState:
             candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", sent_at=0.0,
             repeated=False, metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
             absent_since=0.0, replacing=False, name=self.configured_name or self.name,
-            unanswered_at=0.0,
+            unanswered_at=0.0, claim=Note(),
         )  # fmt: skip
 
     def begin_delete(self, outcome: str, then: Literal["next", "retry"]) -> SavedState:
@@ -168,11 +171,12 @@ class SavedState:
         """Return the state that `to_json` wrote, None if nothing has begun."""
         if not data.get("project"):
             return None
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         values = {key: value for key, value in data.items() if key in known}
         values["history"] = tuple(cast("list[str]", values.get("history") or []))  # type: ignore[assignment]
         refusals = cast("list[list[str]]", values.get("refusals") or [])
         values["refusals"] = tuple(tuple(each) for each in refusals)  # type: ignore[assignment]
+        values["claim"] = Note(**cast("dict[str, JsonValue]", values.get("claim") or {}))  # type: ignore[arg-type,assignment]
         values["refused"] = tuple(cast("list[str]", values.get("refused") or []))  # type: ignore[assignment]
         return cls(**values)  # type: ignore[arg-type]
 

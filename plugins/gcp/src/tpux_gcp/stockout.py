@@ -11,6 +11,7 @@ from typing import cast
 
 from tpux import Denied, Failure, UsageError, Waiting
 from tpux.fields import Backoff, FailureKind, workers_of
+from tpux_gcp import borrowing
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,
@@ -22,7 +23,6 @@ from tpux_gcp.errors import (
     hint_for,
     lacks_type,
 )
-from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -170,7 +170,7 @@ def retry(context: RequestContext, why: str) -> Waiting:
 
 def replace_lost(context: RequestContext, resource: TpuResource) -> Answer:
     """Delete a lost TPU and request it again, unless tpux did not create it."""
-    stale = owner(resource.labels, context.request) == "stale"
+    stale = borrowing.owner(context, resource) == "stale"
     if stale or not context.saved.borrowed or context.tpu.release == "always":
         return retry(context, resource.state)
     hint = f"tpux tpu delete {context.name} --zone {context.saved.zone}, or set tpu.release: always"

@@ -97,7 +97,7 @@ def _list(call: Call) -> JsonObject:
 
 
 def _patch(call: Call) -> JsonObject:
-    """Change the fields in `updateMask`; the accounts of running workers follow.
+    """Begin to replace the fields in `updateMask`, such as all labels; the accounts of running workers follow.
 
     Raises:
         ApiError: 404, or 400 for a mask that is empty or names a field that cannot be changed.
@@ -117,9 +117,7 @@ def _patch(call: Call) -> JsonObject:
     if "network_config.enable_external_ips" in fields and change.network_config and record.spec.network_config:
         value = change.network_config.enable_external_ips
         update["network_config"] = record.spec.network_config.model_copy(update={"enable_external_ips": value})
-    record.spec = record.spec.model_copy(update=update)
-    cloud.save(record)
-    node_state.apply_metadata(cloud, record, operation.name)
+    node_state.begin_update(cloud, record, operation.name, update)
     return views.operation(operation)
 
 

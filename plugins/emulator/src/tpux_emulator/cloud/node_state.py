@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from tpux import TpuxError
 from tpux_emulator.cloud import operations, preemption_model
@@ -63,19 +64,27 @@ def begin_delete(cloud: Cloud, record: NodeRecord, operation: str | None) -> Non
     _wake_queued_resource(cloud, record)
 
 
-def apply_metadata(cloud: Cloud, record: NodeRecord, operation: str) -> None:
-    """Update the accounts of running workers in the background, then complete the operation."""
+def begin_update(cloud: Cloud, record: NodeRecord, operation: str, fields: Mapping[str, object]) -> None:
+    """Replace fields after the delay `node.patch`, and update the accounts of running workers; then end the operation.
+
+    Until then the old values are shown, so of two updates that are begun at once the second one undoes the first.
+    """
 
     async def update() -> None:
         begun = cloud.clock.now()
         while (left := begun + cloud.settings.delay("node.patch") - cloud.clock.now()) > 0:
             await asyncio.sleep(min(cloud.clock.real_seconds(left), 0.2))  # the delay may be changed meanwhile
-        if record.state is S.READY:
-            await cloud.backend.update_accounts(record)
         if rule := cloud.consume_rule(Effect.FAIL, zone=record.zone, method="nodes.patch", name=record.name):
             operations.fail(cloud, operation, Status(code=rule.code, message=rule.message or "internal error"))
-        else:
-            operations.succeed(cloud, operation, record)
+            return
+        if not cloud.exists(record):
+            operations.fail(cloud, operation, Status(code=1, message="The operation was cancelled: node deleted."))
+            return
+        record.spec = record.spec.model_copy(update=dict(fields))
+        cloud.save(record)
+        if record.state is S.READY:
+            await cloud.backend.update_accounts(record)
+        operations.succeed(cloud, operation, record)
 
     cloud.spawn(update())
 
