@@ -40,6 +40,7 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     "emulator": "tpux-plugin-emulator",
     "history": "tpux-plugin-history",
+    "rehearse": "tpux-plugin-rehearse",
     "sync": "tpux-plugin-code",
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config"), "tpux-plugin-ssh"),

@@ -1,0 +1,1 @@
+"""`tpux rehearse`: preempt a job on this machine, and report whether its program resumed."""

@@ -1,0 +1,207 @@
+"""A store of the rehearsal's own, with a supervisor of its own: neither sees the user's jobs and machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tpux import JsonValue, TpuxError, UsageError, api
+
+HOME = "TPUX_HOME"
+DIRECTORY = "rehearsals"
+_GCP = "TPUX_GCP_"
+_RELEASE_TIMEOUT = 120.0
+
+
+@dataclass
+class Sandbox:
+    """The place of one rehearsal.
+
+    Attributes:
+        kept: what remains of it: the output of its jobs, and the report.
+        emulator: the directory of its emulator; None if it has none.
+        shared: with an emulator, the directory that its workers share.
+        endpoint: the API of the emulator.
+        jobs: the rehearsed jobs, by the name of the directory below `kept` that gets their output.
+    """
+
+    kept: Path
+    emulator: Path | None = None
+    shared: Path | None = None
+    endpoint: str = ""
+    jobs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Path:
+        """The directory of the store, which is deleted at the end."""
+        return self.kept / "store"
+
+    def keep_output(self) -> None:
+        """Copy what the jobs wrote and what happened to them, which the store's end would delete."""
+        for name, job in self.jobs.items():
+            directory = api.job(job).directory
+            target = self.kept / name
+            target.mkdir(exist_ok=True)
+            for path in ("events.jsonl", "config.yaml"):
+                with suppress(FileNotFoundError):
+                    shutil.copy(directory / path, target / path)
+            with suppress(FileNotFoundError):
+                shutil.copytree(directory / "logs", target / "logs", dirs_exist_ok=True)
+
+    def preempt_machines(self, notice: float) -> None:
+        """Preempt the emulated machines.
+
+        Raises:
+            TpuxError: the emulator does not answer.
+        """
+        status = json.loads(run_tpux("emulator", "status", "--json", "--home", str(self.emulator)))
+        for node in status["nodes"]:
+            if node["state"] == "READY":
+                where = ["--home", str(self.emulator)]
+                run_tpux("emulator", "preempt", node["name"], "--notice", f"{notice}s", *where)
+
+
+def run_tpux(*arguments: str) -> str:
+    """Run a command of tpux, and return what it prints.
+
+    Raises:
+        UsageError: its arguments, or the config that it reads, have mistakes.
+        TpuxError: it has failed otherwise.
+    """
+    command = [sys.executable, "-m", "tpux", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode == 0:
+        return done.stdout
+    message = re.sub(r"(?m)^tpux: (error: )?", "", done.stderr).strip()
+    raise (UsageError if done.returncode == 2 else TpuxError)(message or f"tpux {shlex.join(arguments)} has failed")
+
+
+@contextmanager
+def open_sandbox(name: str, *, emulate: bool) -> Iterator[Sandbox]:
+    """Make a store, which `tpux.api` uses from then on; at the end release its machines, and remove it.
+
+    Args:
+        name: what the directory with the output is named after, beside the time.
+        emulate: start an emulator too.
+
+    Raises:
+        TpuxError: the emulator cannot be started.
+        OSError: the directory cannot be written.
+    """
+    root = api.home() / DIRECTORY
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stem = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:50]}"
+    sandbox = Sandbox(_new_directory(root, stem))
+    with _environment({HOME: str(sandbox.store)}):
+        try:
+            if emulate:
+                _start_emulator(sandbox)
+            yield sandbox
+        finally:
+            api.say("ending the rehearsal's job and its supervisor")
+            _close(sandbox)
+
+
+def _new_directory(root: Path, stem: str) -> Path:
+    for number in range(1, 1000):
+        path = root / (stem if number == 1 else f"{stem}-{number}")
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return path
+    raise TpuxError(f"{root / stem} exists already")
+
+
+def _start_emulator(sandbox: Sandbox) -> None:
+    sandbox.emulator = sandbox.kept / "emulator"
+    # Not below the home directory, which the workers have for themselves.
+    sandbox.shared = Path(tempfile.mkdtemp(prefix="tpux-rehearsal-"))
+    sandbox.shared.chmod(0o1777)
+    where = ["--home", str(sandbox.emulator)]
+    run_tpux("emulator", "start", "--detach", "--port", "0", "--shared", str(sandbox.shared), *where)
+    lines = run_tpux("emulator", "env", *where).splitlines()
+    words = (shlex.split(line)[-1].partition("=") for line in lines)
+    os.environ |= {key: value for key, _, value in words}
+    sandbox.endpoint = os.environ["TPUX_GCP_ENDPOINT"]
+
+
+def _close(sandbox: Sandbox) -> None:
+    """End what runs, one after the other, also if one of them fails; then remove the store."""
+    try:
+        with suppress(TpuxError, TimeoutError):
+            for job in sandbox.jobs.values():
+                if not api.job(job).done:
+                    api.stop(job, release=True, timeout=_RELEASE_TIMEOUT)
+            _wait_until_done(sandbox)
+        with suppress(TpuxError):
+            sandbox.keep_output()
+        if sandbox.store.exists():
+            run_tpux("supervisor", "stop")
+    finally:
+        if sandbox.emulator is not None:
+            with suppress(TpuxError):
+                run_tpux("emulator", "reset", "--home", str(sandbox.emulator))
+            shutil.rmtree(sandbox.emulator, ignore_errors=True)
+        if sandbox.shared is not None:
+            shutil.rmtree(sandbox.shared, ignore_errors=True)
+        shutil.rmtree(sandbox.store, ignore_errors=True)
+        if any(sandbox.kept.iterdir()):
+            api.say(f"the output of the rehearsal is kept in {sandbox.kept}")
+        else:
+            sandbox.kept.rmdir()
+
+
+def _wait_until_done(sandbox: Sandbox) -> None:
+    """Wait until all machines are released, for a limited time."""
+    deadline = time.monotonic() + _RELEASE_TIMEOUT
+    while any(not api.job(job).done for job in sandbox.jobs.values()) and time.monotonic() < deadline:
+        api.supervisor.start_if_needed()
+        time.sleep(0.1)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, and those of no other cloud; SIGTERM ends the command as Ctrl-C does."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    for name in [name for name in os.environ if name.startswith(_GCP)]:
+        del os.environ[name]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def read_config(config: Path, overrides: list[str]) -> Mapping[str, JsonValue]:
+    """Return the sections of a config with overrides.
+
+    Raises:
+        UsageError: it has mistakes.
+    """
+    found = json.loads(run_tpux("config", "show", "--json", str(config), *overrides))
+    return found if isinstance(found, Mapping) else {}
+
+
+def installed_listeners() -> list[str]:
+    """Return the installed plugins that may tell somebody about the events of jobs; those of tpux keep them here."""
+    rows = json.loads(run_tpux("plugins", "list", "--json"))
+    ours = {"history", "ssh"}
+    return [row["name"] for row in rows if "on_event" in row["hooks"] and row["name"] not in ours]
