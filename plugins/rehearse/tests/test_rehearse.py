@@ -47,7 +47,7 @@ def assert_nothing_is_left(tpux: Tpux, kept: Path) -> None:
     assert kept.parent == tpux.home / "rehearsals"
     assert not (kept / "store").exists()
     assert not (tpux.home / "jobs").exists(), "the user's own store is not used"
-    assert not processes_below(tpux.home)
+    tpux.until(lambda: not processes_below(tpux.home), "for the supervisor that was stopped to end")
 
 
 def processes_below(home: Path) -> list[int]:

@@ -98,11 +98,16 @@ def read_output(attempt: RehearsedAttempt, outputs: dict[int, Path]) -> None:
         outputs: the files with the output, by worker.
     """
     lines = read_lines(outputs)
-    about = [line for line in lines if _OF_A_RESUME.search(line)]
+    about = [line for line in lines if is_about_a_resume(line)]
     attempt.printed = (about or lines)[:SHOWN_LINES]
     attempt.last_lines = lines[-SHOWN_LINES:]
     directory = Path(attempt.output_dir)
     attempt.files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def is_about_a_resume(line: str) -> bool:
+    """Return whether a line of a program's output speaks about a resume, or about a checkpoint."""
+    return _OF_A_RESUME.search(line) is not None
 
 
 def read_lines(outputs: dict[int, Path]) -> list[str]:

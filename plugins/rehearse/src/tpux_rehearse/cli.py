@@ -46,9 +46,6 @@ def rehearse(
     restart: Annotated[
         bool, typer.Option("--restart", help="Stop and resume the program once, in place of preemptions.")
     ] = False,
-    emulate: Annotated[
-        bool, typer.Option("--emulate", help="On the machines of an emulator, over ssh, in place of local workers.")
-    ] = False,
     compare: Annotated[
         str | None,
         typer.Option(help="Compare the last value with an undisturbed run's, such as 'loss {value}'."),
@@ -65,8 +62,8 @@ def rehearse(
 
     Exit codes: 0 it resumed (with the same value), 1 it did not, 2 an error in the command line or the config.
     """
-    from tpux_rehearse.plan import Preemptions
-    from tpux_rehearse.sandbox import open_sandbox, read_config
+    from tpux_rehearse.plan import Preemptions, plan_rehearsal
+    from tpux_rehearse.sandbox import installed_listeners, open_sandbox, read_config
 
     if compare is not None and compare.count("{value}") != 1:
         raise UsageError(f"--compare {compare!r}: write {{value}} once, where the value is", hint="'loss {value}'")
@@ -74,9 +71,9 @@ def rehearse(
         raise UsageError("--tolerance needs --compare", hint="for example --compare 'loss {value}'")
     preemptions = Preemptions(preempt_after, times, _parse_notice(notice), restart)
     given = list(overrides or [])
-    found = read_config(config, given if emulate else [*given, "tpu.allocation_mode=local"])
-    with open_sandbox(config.stem, emulate=emulate) as sandbox:
-        plan = _plan(found, given, preemptions, sandbox)
+    found = read_config(config, [*given, "tpu.allocation_mode=local"])
+    with open_sandbox(config.stem) as sandbox:
+        plan = plan_rehearsal(found, given, preemptions, listeners=installed_listeners())
         for note in plan.notes:
             api.say(note)
         rehearsal, report = _rehearse(config, plan, preemptions, sandbox, found, to_end=compare is not None)
@@ -105,20 +102,6 @@ def _parse_notice(text: str) -> float | None:
         return parse_duration(text)
     except ValueError as error:
         raise UsageError(f"--notice: {error}", hint="or none") from error
-
-
-def _plan(found: Mapping[str, JsonValue], given: list[str], preemptions: Preemptions, sandbox: Sandbox) -> Plan:
-    from tpux_rehearse.plan import plan_rehearsal
-    from tpux_rehearse.sandbox import installed_listeners
-
-    return plan_rehearsal(
-        found,
-        given,
-        preemptions,
-        listeners=installed_listeners(),
-        endpoint=sandbox.endpoint,
-        output_dir=str(sandbox.shared or ""),
-    )
 
 
 def _rehearse(

@@ -9,8 +9,6 @@ from tpux import JsonValue
 
 MODULES_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select in a config without `setup.modules`; the environment follows."""
-EMULATED_MODES = ("tpu-vm", "queued-resources")
-"""The allocators that ask Google's API, which the emulator serves."""
 LOCAL = "local="
 """The override of the section that preempts local workers."""
 OF_WORKERS = frozenset({"ssh", "code"})
@@ -53,8 +51,6 @@ def plan_rehearsal(
     preemptions: Preemptions,
     *,
     listeners: Sequence[str],
-    endpoint: str = "",
-    output_dir: str = "",
 ) -> Plan:
     """Return how a config is changed.
 
@@ -63,8 +59,6 @@ def plan_rehearsal(
         given: the overrides of the user.
         preemptions: what happens to the program.
         listeners: the installed plugins that report events of jobs to somebody.
-        endpoint: the API of an emulator; "" for local workers.
-        output_dir: with an emulator, a directory that all of its workers see and that outlives them.
     """
     job, tpu, setup = _section(config, "job"), _section(config, "tpu"), _section(config, "setup")
     modules = _modules(config, job, setup)
@@ -84,18 +78,11 @@ def plan_rehearsal(
     if not (job.get("rule") or preemptions.restart or tpu.get("pricing") in {"spot", "preemptible"}):
         overrides.append("tpu.pricing=spot")
         notes.append("tpu.pricing is spot: on demand, no attempt follows a preemption")
-    if endpoint:
-        overrides += [f"tpu.endpoint={endpoint}", "tpu.name=null"]
-        if tpu.get("allocation_mode") not in EMULATED_MODES:
-            overrides.append("tpu.allocation_mode=tpu-vm")
-        notes.append("the machines are those of an emulator on this machine")
-    else:
-        overrides += _local_workers(preemptions)
-        notes.append("the machines are local workers, on this machine")
-    if not any(one.startswith("job.output_dir=") for one in given) and (endpoint or job.get("output_dir")):
-        overrides.append(f"job.output_dir={output_dir or 'null'}")
-        if there := job.get("output_dir"):
-            notes.append(f"the output directory is one of the rehearsal, in place of {there}")
+    overrides += _local_workers(preemptions)
+    notes.append("the machines are local workers, on this machine")
+    if (there := job.get("output_dir")) and not any(one.startswith("job.output_dir=") for one in given):
+        overrides.append("job.output_dir=null")
+        notes.append(f"the output directory is one of the rehearsal, in place of {there}")
     if as_they_are := [name for name in modules if name not in OF_WORKERS]:
         notes.append(f"set up as in the config: {', '.join(as_they_are)}")
     return Plan(tuple(overrides), tuple(notes))

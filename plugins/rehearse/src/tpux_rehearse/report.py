@@ -10,7 +10,7 @@ from typing import Literal
 
 from tpux import JsonValue, api
 from tpux.api.text import describe_failure, format_duration
-from tpux_rehearse.attempts import RehearsedAttempt
+from tpux_rehearse.attempts import RehearsedAttempt, is_about_a_resume
 
 Verdict = Literal["resumed", "not-resumed", "unknown", "failed", "too-short"]
 PAGE = "docs/program-environment.md#resuming"
@@ -177,7 +177,7 @@ def make_report(
         return Report("unknown", message, found, seen=seen, page=page)
     times = "once" if len(found) == 1 else f"{len(found)} times"
     unsaved = not any(one.before.files for one in found)
-    elsewhere = "nothing was saved in $TPUX_OUTPUT_DIR: check that its checkpoints outlive a TPU VM (--emulate does)"
+    elsewhere = "nothing was saved in $TPUX_OUTPUT_DIR: check that its checkpoints outlive a TPU VM"
     return Report("resumed", f"the program resumed {times}", found, seen=[elsewhere] if unsaved else [])
 
 
@@ -215,7 +215,9 @@ def _interruption(
         found.seen.append(f"only step {last} was printed before: take a longer --preempt-after")
     else:
         found.resumed = start is None or again > start
-        found.lost_steps = max(0, last - again + 1)
+        # A line such as `restored step 15` names what was saved, and not what was done again.
+        restored = any(is_about_a_resume(line) and re.search(rf"\b{again}\b", line) for line in after.printed)
+        found.lost_steps = max(0, last - again + (0 if restored else 1))
     if found.resumed is not True:
         found.seen += _evidence(before, after, command)
     return found

@@ -46,14 +46,13 @@ class Rehearsal:
         self, sandbox: Sandbox, name: str, config: Path, plan: Plan, preemptions: Preemptions | None, *, to_end: bool
     ) -> None:
         job = api.submit(config, list(plan.overrides), warn=lambda _: None)
-        self._sandbox, self._preemptions, self._to_end = sandbox, preemptions, to_end
+        self._preemptions, self._to_end = preemptions, to_end
         self.job = job.id
         self.ended = job
         self.attempts: list[RehearsedAttempt] = []
         self.cut_short = False
         self._elsewhere: dict[int, list[str]] = {}
         self._looked = 0.0
-        self._preempted: set[int] = set()
         self._said = ""
         sandbox.jobs[name] = job.id
 
@@ -61,7 +60,7 @@ class Rehearsal:
         """Run the job to its end, or until enough is seen of it.
 
         Raises:
-            TpuxError: a command that acts on the job or the emulator has failed.
+            TpuxError: a command that acts on the job has failed.
         """
         while not (info := api.job(self.job)).ended:
             self.attempts = read_attempts(api.events(self.job))
@@ -90,7 +89,7 @@ class Rehearsal:
             self._said = text
 
     def _act(self) -> None:
-        """Do what is due: preempt emulated machines, stop and resume the job, or end it."""
+        """Do what is due: stop and resume the job, or end it. Preemptions are those of the section `local`."""
         if self._preemptions is None or not self.attempts:
             return
         last, disturbed = self.attempts[-1], 1 if self._preemptions.restart else self._preemptions.times
@@ -108,9 +107,6 @@ class Rehearsal:
                 run_tpux("resume", self.job)
                 for _ in api.follow(self.job, lambda info: not info.ended, timeout=_RESUME_TIMEOUT):
                     pass
-        elif self._sandbox.emulator and last.number not in self._preempted:
-            self._preempted.add(last.number)
-            self._sandbox.preempt_machines(self._preemptions.notice or 0.0)
 
     def _look_elsewhere(self) -> None:
         """Note which files the running program has written in the home directory of its first worker, which is lost."""

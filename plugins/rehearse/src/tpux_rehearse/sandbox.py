@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,8 +20,8 @@ from tpux import JsonValue, TpuxError, UsageError, api
 
 HOME = "TPUX_HOME"
 DIRECTORY = "rehearsals"
-_GCP = "TPUX_GCP_"
 _RELEASE_TIMEOUT = 120.0
+_REMOVE_TIMEOUT = 20.0
 
 
 @dataclass
@@ -31,16 +30,10 @@ class Sandbox:
 
     Attributes:
         kept: what remains of it: the output of its jobs, and the report.
-        emulator: the directory of its emulator; None if it has none.
-        shared: with an emulator, the directory that its workers share.
-        endpoint: the API of the emulator.
         jobs: the rehearsed jobs, by the name of the directory below `kept` that gets their output.
     """
 
     kept: Path
-    emulator: Path | None = None
-    shared: Path | None = None
-    endpoint: str = ""
     jobs: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -60,18 +53,6 @@ class Sandbox:
             with suppress(FileNotFoundError):
                 shutil.copytree(directory / "logs", target / "logs", dirs_exist_ok=True)
 
-    def preempt_machines(self, notice: float) -> None:
-        """Preempt the emulated machines.
-
-        Raises:
-            TpuxError: the emulator does not answer.
-        """
-        status = json.loads(run_tpux("emulator", "status", "--json", "--home", str(self.emulator)))
-        for node in status["nodes"]:
-            if node["state"] == "READY":
-                where = ["--home", str(self.emulator)]
-                run_tpux("emulator", "preempt", node["name"], "--notice", f"{notice}s", *where)
-
 
 def run_tpux(*arguments: str) -> str:
     """Run a command of tpux, and return what it prints.
@@ -89,15 +70,13 @@ def run_tpux(*arguments: str) -> str:
 
 
 @contextmanager
-def open_sandbox(name: str, *, emulate: bool) -> Iterator[Sandbox]:
+def open_sandbox(name: str) -> Iterator[Sandbox]:
     """Make a store, which `tpux.api` uses from then on; at the end release its machines, and remove it.
 
     Args:
         name: what the directory with the output is named after, beside the time.
-        emulate: start an emulator too.
 
     Raises:
-        TpuxError: the emulator cannot be started.
         OSError: the directory cannot be written.
     """
     root = api.home() / DIRECTORY
@@ -106,8 +85,6 @@ def open_sandbox(name: str, *, emulate: bool) -> Iterator[Sandbox]:
     sandbox = Sandbox(_new_directory(root, stem))
     with _environment({HOME: str(sandbox.store)}):
         try:
-            if emulate:
-                _start_emulator(sandbox)
             yield sandbox
         finally:
             api.say("ending the rehearsal's job and its supervisor")
@@ -123,19 +100,6 @@ def _new_directory(root: Path, stem: str) -> Path:
     raise TpuxError(f"{root / stem} exists already")
 
 
-def _start_emulator(sandbox: Sandbox) -> None:
-    sandbox.emulator = sandbox.kept / "emulator"
-    # Not below the home directory, which the workers have for themselves.
-    sandbox.shared = Path(tempfile.mkdtemp(prefix="tpux-rehearsal-"))
-    sandbox.shared.chmod(0o1777)
-    where = ["--home", str(sandbox.emulator)]
-    run_tpux("emulator", "start", "--detach", "--port", "0", "--shared", str(sandbox.shared), *where)
-    lines = run_tpux("emulator", "env", *where).splitlines()
-    words = (shlex.split(line)[-1].partition("=") for line in lines)
-    os.environ |= {key: value for key, _, value in words}
-    sandbox.endpoint = os.environ["TPUX_GCP_ENDPOINT"]
-
-
 def _close(sandbox: Sandbox) -> None:
     """End what runs, one after the other, also if one of them fails; then remove the store."""
     try:
@@ -149,17 +113,22 @@ def _close(sandbox: Sandbox) -> None:
         if sandbox.store.exists():
             run_tpux("supervisor", "stop")
     finally:
-        if sandbox.emulator is not None:
-            with suppress(TpuxError):
-                run_tpux("emulator", "reset", "--home", str(sandbox.emulator))
-            shutil.rmtree(sandbox.emulator, ignore_errors=True)
-        if sandbox.shared is not None:
-            shutil.rmtree(sandbox.shared, ignore_errors=True)
-        shutil.rmtree(sandbox.store, ignore_errors=True)
+        _remove(sandbox.store)
         if any(sandbox.kept.iterdir()):
             api.say(f"the output of the rehearsal is kept in {sandbox.kept}")
         else:
             sandbox.kept.rmdir()
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory; a supervisor that was stopped may write its last files meanwhile."""
+    deadline = time.monotonic() + _REMOVE_TIMEOUT
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+        if time.monotonic() > deadline:
+            api.say(f"warning: {directory} cannot be removed")
+            return
+        time.sleep(0.05)
 
 
 def _wait_until_done(sandbox: Sandbox) -> None:
@@ -172,11 +141,9 @@ def _wait_until_done(sandbox: Sandbox) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables, and those of no other cloud; SIGTERM ends the command as Ctrl-C does."""
+    """Set variables; SIGTERM ends the command as Ctrl-C does."""
     before = dict(os.environ)
     os.environ.update(variables)
-    for name in [name for name in os.environ if name.startswith(_GCP)]:
-        del os.environ[name]
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
