@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ class LocalSection(Section):
 
     preempt_after: Duration | None = None
     """Simulate a preemption: remove the machines this long after the command starts in the first attempt."""
-    preempt_times: int = Field(1, ge=1)
+    preempt_times: Annotated[int, Field(ge=1)] = 1
     """How many times in a row: the machines of each of the first attempts are removed that long after its start."""
     preempt_notice: Duration | None = None
     """Announce the preemption when it is due, as the cloud does, and remove the machines this long after that."""

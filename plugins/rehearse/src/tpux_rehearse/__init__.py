@@ -1,1 +1,1 @@
-"""`tpux rehearse`: preempt a job on this machine, and report whether its program resumed."""
+"""`tpux rehearse`: preempt a job here; report whether it resumed."""

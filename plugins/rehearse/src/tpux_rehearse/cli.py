@@ -1,4 +1,4 @@
-"""`tpux rehearse`: preempt a job on this machine, and report whether its program resumed."""
+"""`tpux rehearse`: preempt a job here; report whether it resumed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rehearse(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Preempt a job on this machine, and report whether its program resumed.
+    """Preempt a job here; report whether it resumed.
 
     The job runs on local workers, in a store of its own: no cloud is asked, and your jobs are not touched. Without
     --compare, the last attempt runs only as long as the ones before.
