@@ -184,6 +184,19 @@ def test_ctrl_c_ends_the_job_and_keeps_its_output(tpux: Tpux) -> None:
     assert_nothing_is_left(tpux, kept)
 
 
+def test_the_next_rehearsal_ends_one_whose_command_was_killed(tpux: Tpux) -> None:
+    process = tpux.popen("rehearse", config(tpux), "--preempt-after", "1h")
+    tpux.until(lambda: any((tpux.home / "rehearsals").glob("*/store/jobs/*/*/logs/attempt-1/command_worker_0.log")))
+    process.kill()
+    process.communicate()
+    [killed] = (tpux.home / "rehearsals").iterdir()
+    path = tpux.config("command: {cmd: 'echo step 1'}", "other.yaml")
+    done = tpux("rehearse", path, code=1)
+    assert f"ending the rehearsal {killed.name}, whose command was killed" in done.stderr
+    assert (killed / "rehearsed/logs/attempt-1/command_worker_0.log").read_text().startswith("step 1 ")
+    assert_nothing_is_left(tpux, killed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

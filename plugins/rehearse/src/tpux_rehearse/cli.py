@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 app = api.new_app()
 REPORT = "report.json"
-REHEARSED, UNDISTURBED = "rehearsed", "undisturbed"
 
 
 @app.command(
@@ -116,6 +115,7 @@ def _rehearse(
     """Run the job with preemptions, and return what that has shown."""
     from tpux_rehearse.report import make_report
     from tpux_rehearse.run import Rehearsal
+    from tpux_rehearse.sandbox import REHEARSED
 
     rehearsal = Rehearsal(sandbox, REHEARSED, config, plan, preemptions, to_end=to_end)
     rehearsal.run()
@@ -135,6 +135,7 @@ def _compare(
     from tpux_rehearse.plan import undisturbed
     from tpux_rehearse.report import compare
     from tpux_rehearse.run import Rehearsal
+    from tpux_rehearse.sandbox import UNDISTURBED
 
     api.say("running the job once more, undisturbed")
     other = Rehearsal(sandbox, UNDISTURBED, config, undisturbed(plan), None, to_end=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -20,6 +21,9 @@ from tpux import JsonValue, TpuxError, UsageError, api
 
 HOME = "TPUX_HOME"
 DIRECTORY = "rehearsals"
+REHEARSED, UNDISTURBED = "rehearsed", "undisturbed"
+"""The jobs of a rehearsal, in the order of their creation."""
+_LOCK = ".lock"
 _RELEASE_TIMEOUT = 120.0
 _REMOVE_TIMEOUT = 20.0
 
@@ -82,13 +86,36 @@ def open_sandbox(name: str) -> Iterator[Sandbox]:
     root = api.home() / DIRECTORY
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:50]}"
+    _end_abandoned(root)
     sandbox = Sandbox(_new_directory(root, stem))
-    with _environment({HOME: str(sandbox.store)}):
+    with _locked(sandbox.kept), _environment({HOME: str(sandbox.store)}):
         try:
             yield sandbox
         finally:
             api.say("ending the rehearsal's job and its supervisor")
             _close(sandbox)
+
+
+def _end_abandoned(root: Path) -> None:
+    """End the jobs of rehearsals whose command was killed, and remove their stores."""
+    for store in sorted(root.glob("*/store")):
+        with _locked(store.parent) as mine, _environment({HOME: str(store)}):
+            if mine:
+                api.say(f"ending the rehearsal {store.parent.name}, whose command was killed")
+                jobs = [job.id for job in api.jobs(warn=api.say)]
+                _close(Sandbox(store.parent, dict(zip((REHEARSED, UNDISTURBED), jobs, strict=False))))
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Hold the lock of a rehearsal, which says that its command lives; yield whether it was free."""
+    with (directory / _LOCK).open("w") as file:
+        free = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        yield free
 
 
 def _new_directory(root: Path, stem: str) -> Path:
@@ -114,6 +141,7 @@ def _close(sandbox: Sandbox) -> None:
             run_tpux("supervisor", "stop")
     finally:
         _remove(sandbox.store)
+        (sandbox.kept / _LOCK).unlink(missing_ok=True)
         if any(sandbox.kept.iterdir()):
             api.say(f"the output of the rehearsal is kept in {sandbox.kept}")
         else:
