@@ -56,7 +56,7 @@ def test_a_job_from_submission_to_its_output(work: Path) -> None:
 
 def test_following_a_job_yields_each_state_once(work: Path) -> None:
     job = api.submit(config(work, "echo fine"))
-    seen = list(api.follow(job.id, timeout=100))
+    seen = list(api.follow(job.id, lambda info: info.done, timeout=100))
     assert seen[-1].state == "succeeded"
     assert all(one != other for one, other in itertools.pairwise(seen))
     assert list(api.follow(job.id)) == [api.job(job.id)], "the current state, at once"

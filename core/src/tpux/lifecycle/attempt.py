@@ -8,7 +8,7 @@ from dataclasses import replace
 from tpux import config, env
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
-from tpux.lifecycle.open import attempt_variables, configured_variables
+from tpux.lifecycle.open import attempt_variables
 from tpux.lifecycle.programs import command_process, command_workers
 from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.turn import Turn
@@ -144,7 +144,7 @@ def _variables(turn: Turn, worker: Worker) -> dict[str, str]:
 def _configured_variables(turn: Turn) -> dict[str, str]:
     """Return the variables of the config's `job.environment`."""
     references = _references(turn)
-    return {name: config.substitute(text, references) for name, text in configured_variables(turn.job).items()}
+    return {name: config.substitute(text, references) for name, text in turn.job.job.variables().items()}
 
 
 # --- its start on a worker ----------------------------------------------------------------------

@@ -19,7 +19,6 @@ from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import (
     attempt_variables,
     build_request,
-    configured_variables,
     draft_job,
     open_job,
     sections_with,
@@ -160,7 +159,7 @@ class JobConnection:
         """
         job, worker = self.job, host.worker
         home = host.run("pwd -P").text.rpartition("\n")[2] if job.environment else ""
-        given = {**configured_variables(job), **attempt_variables(self.state, worker), **job.command.env}
+        given = {**job.job.variables(), **attempt_variables(self.state, worker), **job.command.env}
         given = {name: value for name, value in given.items() if "${" not in value}
         # Only where the program starts is taken from what its plugins prepare: the rest is for the program itself.
         made = self._prepared(worker, {**given, env.RUN_ID: run, env.RUN_HOME: home})

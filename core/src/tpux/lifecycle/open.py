@@ -223,12 +223,6 @@ def attempt_variables(state: State, worker: Worker) -> dict[str, str]:
     }
 
 
-def configured_variables(job: Job) -> dict[str, str]:
-    """Return the variables of the config's `job.environment`, with references."""
-    given = job.job.environment
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
-
-
 def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:
     state = record.state
     return Job(

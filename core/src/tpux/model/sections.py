@@ -249,6 +249,11 @@ class JobSection(Section):
             raise ValueError("0 would end every program at once: null, or no such line, turns it off")
         return seconds
 
+    def variables(self) -> dict[str, str]:
+        """Return `environment` as texts, with their references."""
+        given = self.environment.items()
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
+
     def numbered(self, name: str) -> str:
         """Return a name of the config with the suffix that `worker_num` gives it."""
         return name if self.worker_num in {None, "auto"} else f"{name}-{self.worker_num}"
