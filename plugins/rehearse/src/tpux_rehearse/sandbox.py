@@ -139,6 +139,7 @@ def _close(sandbox: Sandbox) -> None:
             sandbox.keep_output()
         if sandbox.store.exists():
             run_tpux("supervisor", "stop")
+            _wait_for_supervisors(sandbox.store)
     finally:
         _remove(sandbox.store)
         (sandbox.kept / _LOCK).unlink(missing_ok=True)
@@ -148,8 +149,24 @@ def _close(sandbox: Sandbox) -> None:
             sandbox.kept.rmdir()
 
 
+def _wait_for_supervisors(store: Path) -> None:
+    """Wait until no process writes the log of a supervisor, as one does that was stopped and ends."""
+    deadline = time.monotonic() + _REMOVE_TIMEOUT
+    while any(_writes_below(process, store.resolve()) for process in Path("/proc").glob("[0-9]*")):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+
+
+def _writes_below(process: Path, directory: Path) -> bool:
+    try:
+        return (process / "fd/2").readlink().is_relative_to(directory)
+    except OSError:
+        return False  # it has ended, or is another user's
+
+
 def _remove(directory: Path) -> None:
-    """Remove a directory; a supervisor that was stopped may write its last files meanwhile."""
+    """Remove a directory, also if a process still writes there."""
     deadline = time.monotonic() + _REMOVE_TIMEOUT
     while directory.exists():
         shutil.rmtree(directory, ignore_errors=True)
