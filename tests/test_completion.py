@@ -50,7 +50,7 @@ def jobs(tpux):
 
 def test_commands(tpux):
     found, _ = completions(tpux, "re")
-    assert found == ["resume", "restart", "rerun"]
+    assert found == ["resume", "restart", "rerun", "rehearse"]
     found, _ = completions(tpux, "")
     assert set(COMMANDS) <= set(found)
 

@@ -146,6 +146,8 @@ ALLOWED = {
     "core/src/tpux/lifecycle/sources.py": {"find_changed"},
     # `tpux history`, a command.
     "plugins/history/src/tpux_history/ledger.py": {"read_ledger"},
+    # `tpux rehearse`, a command, whose store is not the user's.
+    "plugins/rehearse/src/tpux_rehearse/sandbox.py": {"_environment"},
     # The hooks `resolve` and `preflight`.
     "plugins/gcp/src/tpux_gcp/project.py": {
         "find_place",

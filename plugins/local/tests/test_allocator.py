@@ -216,6 +216,58 @@ def test_only_the_first_attempt_is_preempted(local: Local) -> None:
     assert local.inspect(attempt=1).state == "preempted"
 
 
+def test_the_machines_of_each_of_the_first_attempts_are_preempted(local: Local) -> None:
+    local.section = LocalSection(preempt_after=0, preempt_times=2)
+    for attempt in (1, 2):
+        local.provision()
+        assert local.inspect(attempt=attempt - 1).state == "ready", "they are set up"
+        assert local.inspect(attempt=attempt).state == "preempted"
+        assert local.release() == Released()
+    local.provision()
+    assert local.inspect(attempt=3).state == "ready"
+
+
+def test_an_attempt_on_kept_machines_ends_the_simulation(local: Local) -> None:
+    local.section = LocalSection(preempt_after="1h", preempt_times=2)
+    local.provision()
+    assert local.inspect(attempt=1).state == "ready"
+    local.section = LocalSection(preempt_after=0, preempt_times=2)
+    assert local.inspect(attempt=2).state == "ready"
+
+
+def test_a_preemption_is_announced_before_it_happens(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    local.section = LocalSection(preempt_after=4, preempt_notice="30s")
+    local.tpu = LocalTpuSection(accelerator="v4-16", node_count=2)
+    notice = local.provision().notice
+    hosts = local.hosts()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert local.inspect().state == "ready"
+    monkeypatch.setattr(time, "time", lambda: now + 4)
+    assert local.inspect().state == local.inspect().state == "ready"
+    for host in hosts:
+        assert host.run(notice, timeout=20).text == "simulated preemption in 30 s (local.preempt_notice)"
+    monkeypatch.setattr(time, "time", lambda: now + 33)
+    assert local.inspect().state == "ready"
+    monkeypatch.setattr(time, "time", lambda: now + 34)
+    machines = local.inspect()
+    assert (machines.state, machines.evidence) == ("preempted", "simulated preemption after 34 s (local.preempt_after)")
+    assert local.provision().notice == notice
+
+
+def test_without_a_notice_nothing_waits_for_one_on_the_workers(local: Local) -> None:
+    local.section = LocalSection(preempt_after=4)
+    assert local.provision().notice == ""
+
+
+def test_only_the_slices_that_are_lost_get_the_notice(local: Local) -> None:
+    local.section = LocalSection(preempt_after=0, preempt_notice="1h", preempt_slices=(1,))
+    local.tpu = LocalTpuSection(accelerator="v4-8", node_count=2)
+    kept, lost = local.hosts()
+    assert local.inspect().state == "ready"
+    assert [len(list(host.home.glob(".preemption-announced"))) for host in (kept, lost)] == [0, 1]
+
+
 def test_a_second_call_does_not_move_the_deadline(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.section = LocalSection(preempt_after="4s")
     local.provision()

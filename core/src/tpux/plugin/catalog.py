@@ -38,8 +38,7 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
-    "emulator": "tpux-plugin-emulator",
-    "history": "tpux-plugin-history",
+    **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "rehearse")},
     "sync": "tpux-plugin-code",
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),

@@ -33,6 +33,9 @@ _FIRST_PORT = 20000
 _PORTS = 10000
 """The ports for coordinators: below those that the system gives to connections (32768 and up on Linux)."""
 _RELEASE_INTERVAL = 0.1
+_ANNOUNCEMENT = ".preemption-announced"
+_NOTICE = f'until [ -e "$HOME/{_ANNOUNCEMENT}" ]; do sleep 0.2; done; cat "$HOME/{_ANNOUNCEMENT}"'
+"""Waits on a worker for the file that announces its preemption."""
 
 
 @hookimpl
@@ -49,8 +52,19 @@ def provision(request: ProvisionRequest) -> Ready:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         (home / "tmp").mkdir(mode=0o700, exist_ok=True)
     storage = str(request.directory.parent / "output")
-    slices = request.tpu.node_count
-    return Ready(Allocation(request.name, "local", workers, slices, storage, costs=False, coordinator_port=state.port))
+    notice = _NOTICE if _section(request).preempt_notice is not None else ""
+    return Ready(
+        Allocation(
+            request.name,
+            "local",
+            workers,
+            request.tpu.node_count,
+            storage,
+            costs=False,
+            notice=notice,
+            coordinator_port=state.port,
+        )
+    )
 
 
 @hookimpl
@@ -59,20 +73,15 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     state = load_state(request.directory)
     if state is None or state.status == "released":
         return MachineStatus("gone", evidence="no machines are allocated")
-    section = request.section if isinstance(request.section, LocalSection) else LocalSection()
-    simulated = section.preempt_after is not None and state.generation == 1 and request.attempt == 1
-    if simulated and state.preempt_at is None:
-        # The first call of the attempt, right after the command's start. An event could be lost to a kill -9.
-        state = replace(state, preempt_at=time.time() + (section.preempt_after or 0))
-        save_state(request.directory, state)
-    if state.status == "ready" and simulated and time.time() >= (state.preempt_at or 0):
-        state = replace(state, status="preempted", lost=section.preempt_slices)
-        save_state(request.directory, state)
+    section = _section(request)
+    if simulated := section.preempt_after is not None and _is_simulated(request, state, section):
+        state = _advance_preemption(request, state, section)
     if state.status == "preempted":
         if left := _preempt(request, state):
             evidence = f"{left} processes still running after SIGKILL"
             return MachineStatus("unknown", evidence, poll_after=_INSPECT_INTERVAL)
-        evidence = f"simulated preemption after {section.preempt_after} s (local.preempt_after)"
+        after = (section.preempt_after or 0) + (section.preempt_notice or 0)
+        evidence = f"simulated preemption after {after:g} s (local.preempt_after)"
         return MachineStatus("preempted", evidence, lost=state.lost)
     if lost := _lost_slices(request, state):
         first = next(worker for worker in _workers(request, state) if worker.slice == lost[0])
@@ -104,6 +113,46 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     elif time.time() >= state.kill_at:
         send(pids, signal.SIGKILL)
     return Waiting(f"waiting for {len(pids)} processes to end", poll_after=_RELEASE_INTERVAL)
+
+
+def _section(request: ProvisionRequest) -> LocalSection:
+    return request.section if isinstance(request.section, LocalSection) else LocalSection()
+
+
+def _is_simulated(request: ProvisionRequest, state: AllocationState, section: LocalSection) -> bool:
+    """Return whether these machines are to be preempted: they are the n-th ones, and the n-th attempt runs on them.
+
+    While the n-th ones are set up, the last attempt is the one before. An attempt that ended otherwise, such as by a
+    stop, ends the simulation.
+    """
+    return state.generation == request.attempt <= section.preempt_times
+
+
+def _advance_preemption(request: ProvisionRequest, state: AllocationState, section: LocalSection) -> AllocationState:
+    """Return the state after what is due of a simulated preemption: its time is set, it is announced, it happens."""
+    before, now = state, time.time()
+    if state.preempt_at is None:
+        # The first call of the attempt, right after the command's start. An event could be lost to a kill -9.
+        state = replace(state, preempt_at=now + (section.preempt_after or 0))
+    if state.status == "ready" and now >= (state.preempt_at or 0):
+        if section.preempt_notice is None or state.announced:
+            state = replace(state, status="preempted", lost=section.preempt_slices)
+        else:
+            _announce(request, replace(state, lost=section.preempt_slices), section.preempt_notice)
+            state = replace(state, announced=True, preempt_at=now + section.preempt_notice)
+    if state != before:
+        save_state(request.directory, state)
+    return state
+
+
+def _announce(request: ProvisionRequest, state: AllocationState, seconds: float) -> None:
+    """Write the file that `_NOTICE` waits for, on each worker that is to be lost; safe to repeat."""
+    for worker in _lost_workers(_workers(request, state), state):
+        home = Path(worker.details["home"])
+        draft = home / f"{_ANNOUNCEMENT}.new"
+        with suppress(FileNotFoundError):  # a user has removed the directory, which is a loss of its own
+            draft.write_text(f"simulated preemption in {seconds:g} s (local.preempt_notice)\n")
+            draft.replace(home / _ANNOUNCEMENT)
 
 
 def _free_port(job: int) -> int:

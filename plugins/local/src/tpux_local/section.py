@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from tpux import Section, TpuSection
 from tpux.fields import Accelerator, Duration, workers_of
@@ -13,6 +15,10 @@ class LocalSection(Section):
 
     preempt_after: Duration | None = None
     """Simulate a preemption: remove the machines this long after the command starts in the first attempt."""
+    preempt_times: Annotated[int, Field(ge=1)] = 1
+    """How many times in a row: the machines of each of the first attempts are removed that long after its start."""
+    preempt_notice: Duration | None = None
+    """Announce the preemption when it is due, as the cloud does, and remove the machines this long after that."""
     preempt_slices: tuple[int, ...] = ()
     """The slices that are removed; all of them by default."""
 

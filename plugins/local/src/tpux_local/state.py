@@ -23,6 +23,7 @@ class AllocationState:
         generation: number of times that machines were provisioned; each generation has empty directories.
         status: status of the machines.
         preempt_at: time of the simulated preemption, in seconds since the epoch; None until the command starts.
+        announced: it was announced on the workers.
         port: the port for the coordinator of jax.distributed, one that no other job uses.
         lost: with the status `preempted`: the slices that it concerns; all of them if empty.
         kill_at: time to send SIGKILL during a release, in seconds since the epoch; None before it has begun.
@@ -35,6 +36,7 @@ class AllocationState:
     kill_at: float | None = None
     port: int = 8476
     lost: tuple[int, ...] = ()
+    announced: bool = False
 
     def home(self, directory: Path, worker: int) -> Path:
         """Return the home directory of a worker."""

@@ -1,0 +1,1 @@
+"""`tpux rehearse`: preempt a job here; report whether it resumed."""
