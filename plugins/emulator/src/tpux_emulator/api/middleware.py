@@ -24,7 +24,7 @@ from tpux_emulator.cloud import answers
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
 from tpux_emulator.cloud.tokens import account_of
-from tpux_emulator.errors import ApiError, forbidden, from_http, unimplemented
+from tpux_emulator.errors import ApiError, from_http, unimplemented
 from tpux_emulator.protojson import JsonObject, Message
 
 log = logging.getLogger("tpux_emulator.api")
