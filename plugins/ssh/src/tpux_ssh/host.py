@@ -190,7 +190,9 @@ class SshHost:
         except TimeoutError as error:
             raise self._lost(f"no response within {timeout:g} s") from error
         except CONNECTION_ERRORS as error:
-            reason = plain_reason(error) if str(error) else "closed by the server"
+            # paramiko's words for the same, if the connection ended before the request was sent.
+            closed = str(error) in {"", "Socket is closed"}
+            reason = "closed by the server" if closed else plain_reason(error)
             raise self._lost(f"connection lost: {reason}") from error
         except BaseException:
             # The shell would return this script's reply to the next request.
