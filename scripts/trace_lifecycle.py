@@ -2,7 +2,7 @@
 
 A jump is a call from a function in one file to a function (or property) in another file; each pair of functions
 counts once, since a reader follows it once. The number of calls is printed too. Run it as
-`python scripts/trace_lifecycle.py`; with `-v` it lists the jumps.
+`python scripts/trace_lifecycle.py`; with `-v` it lists the jumps. Monitors, which begin at a random time, do not run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import FrameType
 CONFIG = """
 tpu: {accelerator: v4-8, pricing: spot}
 local: {preempt_after: 0.5s}
+watch: {resources_every: 1000d}
 command: {cmd: '[ $TPUX_ATTEMPT = 2 ] || sleep 60', grace_period: 1s}
 """
 Function = tuple[str, str]

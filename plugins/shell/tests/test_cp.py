@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +95,21 @@ def test_directories_to_and_from_workers(tpux, job):
     tpux("cp", "-r", f"{job}:there/my data", "all", "--worker", "all")
     assert (tpux.work / "all/worker-1/my data/deep/er/it's").read_text() == "text"
     assert not list((tpux.machines(job) / "worker-0/.tpux/copies").iterdir())
+
+
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_an_archive_that_a_lost_connection_has_left_is_removed_the_next_day(tpux, job, direction):
+    copies = tpux.machines(job) / "worker-0/.tpux/copies"
+    copies.mkdir(parents=True, exist_ok=True)
+    yesterday, now = copies / "yesterday.tar", copies / "now.tar"
+    for archive in (yesterday, now):
+        archive.write_bytes(b"")
+    os.utime(yesterday, (time.time() - 100_000,) * 2)
+    (tpux.work / "some").mkdir(exist_ok=True)
+    (tpux.machines(job) / "worker-0/others").mkdir(exist_ok=True)
+    tpux("cp", "-r", *(("some", f"{job}:some") if direction == "to" else (f"{job}:others", "others")))
+    assert list(copies.iterdir()) == [now], "another copy may use it"
+    now.unlink()
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class JobConnection:
     def command(self, host: OpenHost, argv: tuple[str, ...], *, run: str = "") -> Command:
         """Return the command that runs `argv` where the job's program runs: in its directory and in its environment.
 
-        It gets the variables of the attempt and those of the config, but for those that refer to secrets.
+        It gets the variables of the attempt and those of the config, but for those that refer to secrets. Since 0.1.
 
         Args:
             host: the worker.
@@ -202,6 +202,8 @@ class JobConnection:
 
     def login(self, host: OpenHost, argv: tuple[str, ...]) -> str:
         """Write a file onto a worker with which `sh` runs `argv` as `command` does, and which removes itself then.
+
+        Since 0.1.
 
         Returns:
             The file's path, relative to the home directory, without characters that a shell interprets.

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 TIMEOUT = 3600.0
 """Seconds that a worker may take to write or to unpack an archive."""
 
-_UNPACK = """
+# An archive stays if the connection is lost, or tpux is killed, before it is removed: it may be large.
+_REMOVE_OLD = """
 archive=$PWD/{archive}
+mkdir -p -- "${archive%/*}"
+find "${archive%/*}" -type f -mmin +1440 -delete
+"""
+_UNPACK = """
 trap 'rm -f "$archive"' EXIT
 mkdir -p -- {path}
 cd -- {path}
@@ -25,8 +30,6 @@ tar -xf "$archive" --no-same-owner
 """
 # tar exits with 1 if a file has changed while it was read, as the program's may.
 _PACK = """
-archive=$PWD/{archive}
-mkdir -p -- "${archive%/*}"
 cd -- {path}
 (umask 077 && tar -cf "$archive" .) || [ $? = 1 ] || { rm -f "$archive"; exit 1; }
 """
@@ -91,6 +94,6 @@ def _archive() -> str:
 
 
 def _run(host: OpenHost, script: str, path: str, archive: str) -> None:
-    done = host.run(f"set -e\n{sh(script, path=path, archive=archive).script}", timeout=TIMEOUT)
+    done = host.run(f"set -e\n{sh(_REMOVE_OLD + script, path=path, archive=archive).script}", timeout=TIMEOUT)
     if not done.ok:
         raise TpuxError(f"{path} cannot be copied: {done.text or f'exit code {done.code}'}")
