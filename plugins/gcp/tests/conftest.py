@@ -23,7 +23,7 @@ from tpux_gcp.section import GcpTpuSection
 __all__ = ["tpu_emulators"]
 Answer = Ready | Waiting | Denied | Released
 _numbers = itertools.count(1)
-_seen = [0]
+_seen: dict[str, int] = {}  # by the emulator's address: each numbers its own requests
 QUICK = {
     "node.CREATING": 0.05, "node.DELETING": 0.05, "node.STOPPING": 0.05, "node.STARTING": 0.05, "node.patch": 0.02,
     "queued-resource.CREATING": 0.02, "queued-resource.ACCEPTED": 0.02, "queued-resource.WAITING_FOR_RESOURCES": 0.02,
@@ -56,8 +56,9 @@ def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def last_number(cloud: Emulator) -> int:
     """Return the number of the last request that the emulator received."""
-    _seen[0] = max([_seen[0], *(e.number for e in cloud.requests_since(_seen[0]))])
-    return _seen[0]
+    seen = _seen.get(cloud.url, 0)
+    _seen[cloud.url] = max([seen, *(e.number for e in cloud.requests_since(seen))])
+    return _seen[cloud.url]
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tpux import Ready, Waiting
@@ -85,12 +83,17 @@ def test_a_release_is_not_confirmed_by_an_incomplete_list(drive, hide, cloud):
     """The queued resource is gone, its nodes remain, and the list has none of them."""
     job = drive(mode="queued-resources", node_count=2)
     job.ready()
+    nodes = {node_of(job, 0), node_of(job, 1)}
+    for node in nodes:
+        cloud.freeze(node)  # it remains, once it is being deleted
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Api, "queued_resource", lambda *_: None)
-        hide(listed={node_of(job, 0), node_of(job, 1)})
-        assert isinstance(job.release_step(), Waiting)
-        assert isinstance(job.release_step(), Waiting)
+        hide(listed=nodes)
+        for _ in range(3):
+            assert isinstance(job.release_step(), Waiting)
+    assert deletions(job)
     hide()
+    for node in nodes:
+        cloud.unfreeze(node)
     job.release()
-    while job.nodes():
-        time.sleep(0.05)
+    assert not job.nodes()

@@ -114,6 +114,8 @@ def hold_claim(context: RequestContext, resource: TpuResource) -> Waiting | None
         return _yield(context, resource, noted)
     context = context.update(claim=noted)
     if step == "intend":
+        # It follows a refusal as well, which it does not undo: of the same refusal again and again, one is final.
+        context = context.update(errors=context.errors_before)
         return context.wait(f"claiming {context.name}, which this job did not create", 0)
     if step == "write":
         _write(context, resource, {**without(found, fresh.store), fresh.key: noted.value})

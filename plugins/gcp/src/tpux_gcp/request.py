@@ -240,6 +240,12 @@ class RequestContext:
         return self.saved.name
 
     @property
+    def errors_before(self) -> int:
+        """How many steps before this one in a row failed; `saved.errors` is 0 again once a call has succeeded."""
+        saved = SavedState.from_json(self.request.saved_state)
+        return saved.errors if saved else 0
+
+    @property
     def lease_name(self) -> str:
         """The name under which the TPU is leased: the same for every job that could use it."""
         return f"{self.saved.location.parent}/{self.name}"
