@@ -153,6 +153,24 @@ def test_preflight_warns_of_machines_that_are_kept_for_longer(drive):
     assert (warning.level, warning.message.split()[0]) == ("warning", "tpu.keep_on_stop")
 
 
+STORAGE = "https://www.googleapis.com/auth/devstorage.read_only"
+
+
+@pytest.mark.parametrize(
+    ("tpu", "level"),
+    [
+        ({"scopes": [STORAGE]}, "warning"),
+        ({"flags": [f"--scopes={STORAGE}"]}, "warning"),
+        ({"scopes": [STORAGE, unattended.SCOPE]}, "note"),
+        ({"flags": [f"--scopes={STORAGE},cloud-platform"]}, "note"),
+    ],
+    ids=str,
+)
+def test_preflight_warns_of_scopes_with_which_nothing_can_be_deleted(drive, tpu, level):
+    [finding] = findings(drive, **tpu)
+    assert (finding.level, "add https://" in finding.hint) == (level, level == "warning")
+
+
 class _Answer:
     def __init__(self, message: object, status: int = 200) -> None:
         self.status_code, self.ok, self._message = status, status == 200, message

@@ -27,6 +27,8 @@ BY_DEFAULT = 24 * 3600.0
 KEY = "tpu.release_if_unattended"
 _OWNER = ("tpux-store", "tpux-job", "tpux-token")
 _RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+"""The only OAuth scope with which the TPU API accepts a call."""
 _MAY_DELETE = {"roles/owner", "roles/editor", "roles/tpu.admin"}
 """The predefined roles with the permissions tpu.nodes.delete and tpu.queuedresources.delete ("Cloud TPU roles")."""
 
@@ -83,6 +85,10 @@ def check(place: Place, tpu: GcpTpuSection) -> Iterator[Finding]:
         if kept > seconds:
             message = f"tpu.{key} is longer than {KEY}: machines that are kept are unattended, unless you are logged in"
             yield Finding("warning", message, KEY, f"set {KEY} to more, or to 0 to turn it off")
+    if tpu.scopes and not {SCOPE, "cloud-platform"} & set(tpu.scopes):
+        message = "an unattended TPU cannot delete itself: tpu.scopes has not cloud-platform, which the TPU API requires"
+        yield Finding("warning", message, KEY, f"add {SCOPE} to tpu.scopes, or set {KEY}: 0 to turn it off")
+        return
     who = tpu.service_account or "the project's default service account"
     unknown = f"not checked whether {who} may delete the TPU"
     grant = f"if unattended TPUs remain, grant it roles/tpu.admin, or set {KEY}: 0"
