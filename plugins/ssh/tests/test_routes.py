@@ -146,6 +146,7 @@ def test_a_job_on_hosts_behind_a_jump_host(jump: Server, make_server: MakeServer
     assert "[0] on 0" in done.stdout
     assert done.returncode == 100, "the machines count as ready, so the exit code counts"
     tpux("rerun", "1", "command.cmd=sleep 1000")
+    _wait(lambda: json.loads(tpux("show", "1", "--json").stdout)["state"] == "running")
     through = tpux("ssh", "1", "--worker", "1", "--", "echo in; exit 5")
     assert (through.stdout, through.returncode) == ("in\n", 5), through.stderr
     assert "ProxyJump tpux-1-jump" in tpux("ssh-config", "1").stdout
