@@ -86,7 +86,7 @@ def check(place: Place, tpu: GcpTpuSection) -> Iterator[Finding]:
             message = f"tpu.{key} is longer than {KEY}: machines that are kept are unattended, unless you are logged in"
             yield Finding("warning", message, KEY, f"set {KEY} to more, or to 0 to turn it off")
     if tpu.scopes and not {SCOPE, "cloud-platform"} & set(tpu.scopes):
-        message = "an unattended TPU cannot delete itself: tpu.scopes has not cloud-platform, which the TPU API requires"
+        message = "an unattended TPU cannot delete itself: tpu.scopes lacks cloud-platform, which the TPU API requires"
         yield Finding("warning", message, KEY, f"add {SCOPE} to tpu.scopes, or set {KEY}: 0 to turn it off")
         return
     who = tpu.service_account or "the project's default service account"
