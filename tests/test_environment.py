@@ -162,6 +162,8 @@ ALLOWED = {
         "find_place_for_command",
         "_running_emulator",
     },
+    # Runs on the workers, whose metadata server may have another address.
+    "plugins/gcp/src/tpux_gcp/watchdog.py": {""},
     "plugins/code/src/tpux_code/git.py": {"_run"},
     "plugins/code/src/tpux_code/section.py": {"expand_user"},
     "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
