@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_each_module_that_calls_apt_is_tested():
 @pytest.mark.parametrize("module", MODULES)
 def test_apt_locked_for_longer_than_the_limit(tmp_path, local_host, monkeypatch, module):
     """Nobody is killed, nothing is installed half, and the message says for how long who was waited for."""
-    monkeypatch.setattr(apt, "LOCK_TIMEOUT", 1.0)
+    monkeypatch.setattr(apt, "LOCK_TIMEOUT", 3.0)
     for name in TOOLS:
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     programs = {
@@ -53,10 +54,8 @@ def test_apt_locked_for_longer_than_the_limit(tmp_path, local_host, monkeypatch,
     (tmp_path / "install").symlink_to(tmp_path / "true")
     done = local_host(PATH=str(tmp_path)).run(f"set -e\n{MODULES[module]().script}", timeout=60)
     last = done.text.splitlines()[-1]
-    assert (done.code, last.partition(",")[0]) == (
-        75,
-        "another program has held the lock of apt for 1 s: wait for it",
-    ), done.text
+    assert done.code == 75, done.text
+    assert re.match(r"another program has held the lock of apt for [3-9] s: wait for it,", last), done.text
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) > 1, "it was tried again within the limit"
     assert all(call.endswith(" update") for call in calls), "nothing else after a failed update"

@@ -127,7 +127,7 @@ mkdir out out/deep real; echo 1 >out/a; echo 2 >real/r; echo s >secret; echo 3 >
 ln -s a out/inside; ln -s ../secret out/outside; ln -s ../real out/dir; ln -s nowhere out/dangling; mkfifo out/pipe
 ln -s /etc/passwd out/deep/passwd; ln -s real linked; ln -s loop out/loop
 """
-    _, event = run(tpux, cmd, "['out/*', 'linked/*']")
+    _, event = run(tpux, cmd, "['out/*', 'linked/*', missing]")
     assert files_in(event) == {
         "worker-0/out/a": b"1\n",
         "worker-0/out/inside": b"1\n",
@@ -135,6 +135,7 @@ ln -s /etc/passwd out/deep/passwd; ln -s real linked; ln -s loop out/loop
         "worker-0/linked/r": b"2\n",
     }
     assert sorted(event["missing"]) == [
+        "missing: no file matches",
         "worker 0: out/dangling: it is a link",
         "worker 0: out/deep/passwd: it is a link",
         "worker 0: out/dir: it is a link that leads out of the directory",
@@ -144,12 +145,31 @@ ln -s /etc/passwd out/deep/passwd; ln -s real linked; ln -s loop out/loop
     ]
 
 
+def test_a_link_that_a_pattern_names_is_followed_wherever_it_leads(tpux):
+    cmd = """
+mkdir ../elsewhere; echo 1 >../elsewhere/a
+ln -s $HOME/../elsewhere out; ln -s ../elsewhere/a model.pkl
+"""
+    _, event = run(tpux, cmd, "[out, model.pkl]")
+    assert files_in(event) == {"worker-0/out/a": b"1\n", "worker-0/model.pkl": b"1\n"}
+    assert event["missing"] == []
+
+
+def test_a_pattern_with_too_many_files_takes_none_of_the_others(tpux):
+    cmd = "mkdir many; cd many; seq 10003 | xargs touch; cd ..; echo 1 >last"
+    _, event = run(tpux, cmd, "['many/*', last, none]", "command.collect_limit=1kB")
+    assert event["files"] == 10_001
+    assert files_in(event)["worker-0/last"] == b"1\n"
+    too_many = "worker 0: more than 10000 files match in many; the others were not fetched"
+    assert event["missing"] == ["none: no file matches", too_many]
+
+
 def test_times_are_kept(tpux):
     _, event = run(tpux, "touch -d '2020-01-02 03:04:05.25 UTC' a", "[a]")
     assert (Path(event["directory"]) / "worker-0/a").stat().st_mtime == 1577934245.25
 
 
-@pytest.mark.parametrize("pattern", ["../x", "a/../x", "**/x", "~other/x", "gs://bucket/x", "/", "~", ""])
+@pytest.mark.parametrize("pattern", ["../x", "a/../x", "**/x", "~other/x", "gs://bucket/x", "/", "~", "", r"a\[1]"])
 def test_patterns_that_cannot_work_are_refused(tpux, pattern):
     text = JOB.format(cmd="true", patterns=f"['{pattern}']", accelerator="v4-8")
     assert "command.collect" in tpux("create", tpux.config(text), code=2).stderr

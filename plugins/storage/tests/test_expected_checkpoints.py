@@ -10,6 +10,7 @@ import pytest
 from tests.gcs import Bucket
 from tests.world import World
 
+from tpux import TpuxError
 from tpux.model.events import Warned
 from tpux.store import monitored
 
@@ -101,7 +102,7 @@ def test_a_job_that_has_not_saved_any_is_not_reported(world: World, output: tupl
     world.clock.ahead += 2 * HOUR
     world.steps(20)
     save(world, output, "ckpt-1")
-    later(world, 60, "0 min ago")
+    later(world, 60, "the last new checkpoint was found")
     assert warnings(world) == []
 
 
@@ -131,3 +132,8 @@ def test_nothing_is_expected(world: World, output: tuple[str, Path], change: tup
         world.clock.ahead += 2 * HOUR
         world.steps(20)
     assert found(world) == []
+
+
+def test_an_expectation_of_no_time_is_refused(world: World) -> None:
+    with pytest.raises(TpuxError, match=r"watch\.checkpoint_expected"):
+        world.create(CONFIG.replace("60s}", "60s, checkpoint_expected: 0}"))

@@ -13,9 +13,9 @@ import os
 import posixpath
 import re
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -45,13 +45,13 @@ UNREACHABLE_FOR = 60.0
 REPORT_AFTER, REPORT_INTERVAL = 2.0, 10.0
 """Seconds after which the job's `why` says that files are fetched, and between two reports of how much."""
 MOST_FILES = 10_000
-"""Files of one worker that are looked at."""
+"""Files of one pattern that are looked at on each worker."""
 MOST_REPORTED = 20
 """Files that are named which were not fetched."""
 FILES_AT_ONCE = 64
 """Small files that are read in one exchange."""
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
-_WILDCARD = re.compile(r"[*?\[\\]")
+_WILDCARD = re.compile(r"[*?\[]")
 _TYPES = {"o": "it is a link that leads out of the directory", "l": "it is a link", "u": "it cannot be read"}
 
 
@@ -82,23 +82,26 @@ class _Found:
     matched: frozenset[int]
 
 
+@dataclass
 class FileCollection:
-    """Fetches the files of the attempt that has ended. All of its memory may be lost: it looks for them again."""
+    """Fetches the files of the attempt that has ended. All of its memory may be lost: it looks for them again.
 
-    def __init__(self) -> None:
-        self._began_at: float | None = None
-        self.restart()
+    `dataclasses.replace` begins again; nothing that is on disk is fetched again.
 
-    def restart(self) -> None:
-        """Begin again; nothing that is on disk is fetched again."""
-        self._search: TaskGroup[_Found | str] | None = None
-        self._fetch: TaskGroup[list[str]] | None = None
-        self._chosen: list[_File] = []
-        self._missing: list[str] = []
-        self._done = set[_File]()
-        self._bytes: dict[int, int] = {}
-        self._last = (0, 0.0)  # how many bytes have arrived, and since when it is so many
-        self._report_at = REPORT_AFTER
+    Attributes:
+        began_at: since when files are fetched (monotonic).
+    """
+
+    began_at: float | None = None
+    _search: TaskGroup[_Found | str] | None = field(default=None, init=False)
+    _fetch: TaskGroup[list[str]] | None = field(default=None, init=False)
+    _chosen: list[_File] = field(default_factory=list, init=False)
+    _missing: list[str] = field(default_factory=list, init=False)
+    _done: set[_File] = field(default_factory=set, init=False)
+    _bytes: dict[int, int] = field(default_factory=dict, init=False)
+    _last: tuple[int, float] = field(default=(0, 0.0), init=False)
+    """How many bytes have arrived, and since when it is so many."""
+    _report_at: float = field(default=REPORT_AFTER, init=False)
 
     def advance(self, turn: Turn) -> float | None:
         """Continue, if files of the attempt are to be fetched.
@@ -110,7 +113,7 @@ class FileCollection:
         collects = state.run.workers and state.run.ended and state.files_collected < state.attempt
         if not collects or state.machines is None or not turn.job_to_end().command.collect:
             return None
-        self._began_at = turn.clock.monotonic() if self._began_at is None else self._began_at
+        self.began_at = turn.clock.monotonic() if self.began_at is None else self.began_at
         try:
             delay = self._advance(turn)
         except TpuxError as error:  # of a plugin, or its config: the machines are not held for that
@@ -172,10 +175,10 @@ class FileCollection:
             self._last = (arrived, now)
         if now - self._last[1] > STALLED_AFTER:
             return f"given up: no byte has arrived for {STALLED_AFTER:.0f} s"
-        return f"given up after {TIMEOUT:.0f} s" if now - (self._began_at or now) > TIMEOUT else ""
+        return f"given up after {TIMEOUT:.0f} s" if now - (self.began_at or now) > TIMEOUT else ""
 
     def _report(self, turn: Turn) -> None:
-        now = turn.clock.monotonic() - (self._began_at or 0.0)
+        now = turn.clock.monotonic() - (self.began_at or 0.0)
         if now < self._report_at:
             return
         self._report_at = now + REPORT_INTERVAL
@@ -312,8 +315,13 @@ def _search(turn: Turn, worker: Worker) -> WorkerTask[_Found | str]:
     """Return what a worker has; text if it cannot say."""
     patterns = turn.job.command.collect
     places = [_place(pattern, _program_directory(turn, worker)) for pattern in patterns]
-    looks = [sh("look {n} {base} {rest}", n=n, base=base, rest=rest) for n, (base, rest, _) in enumerate(places)]
-    script = f"{_LOOK}{{\n" + "\n".join(look.script for look in looks) + f"\n}} | head -zn {MOST_FILES + len(looks)}\n"
+    limit = MOST_FILES + 2  # beside the directory and the file with which they are too many
+    look = "look {n} {base} {rest} {outside} | head -zn {limit}"
+    looks = [
+        sh(look, n=n, base=base, rest=rest, outside="out" if _WILDCARD.search(rest) else "in", limit=limit)
+        for n, (base, rest, _) in enumerate(places)
+    ]
+    script = _LOOK + "\n".join(look.script for look in looks)
     found = yield from retry_unreachable(turn.workers, worker, lambda host: host.run(script))
     if not found.ok:
         return f"the files cannot be listed: {found.text.rpartition(chr(10))[2]}"
@@ -334,7 +342,7 @@ def _program_directory(turn: Turn, worker: Worker) -> str:
 def _place(pattern: str, directory: str) -> tuple[str, str, str]:
     """Return where a pattern is looked for, relative to the home directory, the rest of it, and where copies go.
 
-    The part before the first wildcard is the user's own word: links in it are followed, wherever they lead.
+    What stands before the first wildcard is the user's own word: links in it are followed, wherever they lead.
     """
     parts = [part for part in pattern.split("/") if part not in {"", "."}]
     home = parts[:1] == ["~"]
@@ -355,14 +363,19 @@ def _read(output: bytes, worker: int, copies: Sequence[str]) -> _Found:
         worker: the worker's number.
         copies: where the copies of each pattern's files go.
     """
-    base, found, skipped, matched = "", dict[str, _File](), list[str](), set[int]()
-    records = output.split(b"\0")[:-1]
-    for record in records:
+    base, found, skipped, matched = "", dict[str, _File](), list[str](), Counter[int]()
+    for record in output.split(b"\0")[:-1]:
         kind, size, time, number, name = (field.decode(errors="replace") for field in record.split(b" ", 4))
         if kind == "b":
             base = name
             continue
-        matched.add(int(number))
+        matched[int(number)] += 1
+        if matched[int(number)] > MOST_FILES:
+            what = copies[int(number)] or "/"
+            skipped.append(
+                f"worker {worker}: more than {MOST_FILES} files match in {what}; the others were not fetched"
+            )
+            continue
         name = name.removeprefix("./")
         copy = posixpath.join(copies[int(number)], name)
         file = _File(worker, f"{base.rstrip('/')}/{name}", copy, int(size), time)
@@ -372,15 +385,14 @@ def _read(output: bytes, worker: int, copies: Sequence[str]) -> _Found:
             skipped.append(file.missing("its name is not valid UTF-8"))
         elif found.setdefault(copy, file).path != file.path:
             skipped.append(file.missing(f"{found[copy].path} has the same place"))
-    if len(records) >= MOST_FILES + len(copies):
-        skipped.append(f"worker {worker}: more than {MOST_FILES} files match; the others were not fetched")
     return _Found(tuple(found.values()), tuple(skipped), frozenset(matched))
 
 
 # Prints records that end with a NUL: a letter (the type of a file as `find` has it, `u` for one that cannot be read,
 # `o` for a link that leads out, `b` for the directory itself), size, time, the pattern's number, the path. The pattern
 # is expanded by the worker's shell, with IFS empty so that it is never split into words. What it matches is below `./`,
-# so that no name looks like an option. Of a directory all files in it count; links in it are not followed.
+# so that no name looks like an option. Of a directory all files in it count; links in it are not followed. What a link
+# out of the directory counts as is the fourth argument: in a pattern without wildcards it is the user's own word.
 _LOOK = r"""
 IFS=; unset CDPATH
 matches() {
@@ -391,7 +403,7 @@ matches() {
       at=${at%/*}
     done
     if [ "$kind" = link ]; then
-      case $(readlink -f -- "$match")/ in "$base"/*) kind=in ;; *) kind=out ;; esac
+      case $(readlink -f -- "$match")/ in "$base"/*) kind=in ;; *) kind=$outside ;; esac
     elif ! [ -e "$match" ]; then
       continue
     fi
@@ -400,7 +412,7 @@ matches() {
 }
 look() (
   cd -- "$2" 2>/dev/null || exit 0
-  base=$(pwd -P) pattern=$3
+  base=$(pwd -P) pattern=$3 outside=$4
   printf 'b 0 0 %s %s\0' "$1" "$base"
   base=${base%/}
   matches out | xargs -0r printf "o 0 0 $1 %s\\0"

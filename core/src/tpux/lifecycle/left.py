@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -38,12 +39,12 @@ def may_have_left(turn: Turn, failure: Failure | None) -> bool:
     return untouched and (failure is None or runs_on(turn))
 
 
+@dataclass
 class LeftProcesses:
     """Looks at what runs on after all workers have exited with 0."""
 
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._next_at = 0.0
+    _since: float | None = None
+    _next_at: float = 0.0
 
     def check(self, turn: Turn, *, finished: Callable[[], bool]) -> float | None:
         """Look, and write that the attempt is incomplete once something has run on for `watch.straggler_grace`.

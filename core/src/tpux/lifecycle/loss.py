@@ -145,6 +145,7 @@ def has_failed(turn: Turn) -> bool:
     return any(ending.code != 0 or ended_by_machine(turn, ending) for ending in turn.state.endings.values())
 
 
+@dataclass
 class Stragglers:
     """Counts for how long the program runs on some workers after it has ended on others.
 
@@ -156,10 +157,10 @@ class Stragglers:
         hint: what the user can do about them; "" if there is no problem.
     """
 
-    def __init__(self) -> None:
-        self.problem = self.hint = ""
-        self._ended: int | None = None
-        self._reported: bool | None = None
+    problem: str = ""
+    hint: str = ""
+    _ended: int | None = None
+    _reported: bool | None = None
 
     def are_overdue(self, turn: Turn, interval: float) -> bool:
         """Count the time, and report workers that outlast those that have ended with 0.

@@ -67,7 +67,7 @@ class Running(Phase):
 
     def restart(self) -> None:
         """Poll all workers anew; what detectors could not be asked is kept."""
-        self._files.restart()
+        self._files = replace(self._files)
         self._begun = False
         self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output

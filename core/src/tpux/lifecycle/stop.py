@@ -6,6 +6,8 @@ errors.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tpux.backoff import Backoff
 from tpux.console import format_size
 from tpux.errors import TpuxError
@@ -56,7 +58,7 @@ class Stopping(Phase):
 
     def restart(self) -> None:
         """Search for the files of `command.collect` again."""
-        self._files.restart()
+        self._files = replace(self._files)
 
     def step(self, turn: Turn) -> Next:
         """Terminate the processes on every worker; once that is confirmed the job is stopped.

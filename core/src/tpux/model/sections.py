@@ -423,9 +423,9 @@ class WatchSection(Section):
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     resources_every: Annotated[Duration, Field(ge=1)] = 180.0
     """The time between two examinations of a worker by monitors, such as of its memory and disks: 1 s or more."""
-    checkpoint_expected: Duration | None = 3600.0
+    checkpoint_expected: Annotated[Duration, Field(ge=1)] | None = 3600.0
     """The time after which a program is reported that has saved a checkpoint (command.checkpoint) before, and no new
-    one since; null turns that off. The plugin storage looks for them."""
+    one since, 1 s or more; null turns that off. The plugin storage looks for them."""
 
 
 class SolveSection(Section):

@@ -202,6 +202,8 @@ def _on_workers(pattern: str) -> str:
         raise ValueError(f"{pattern!r} is no pattern of files, such as out/*.json")
     if ".." in parts or "**" in pattern:
         raise ValueError(f"{pattern}: no .. and **; write an absolute path, or a directory for all that is in it")
+    if "\\" in pattern:
+        raise ValueError(f"{pattern}: a backslash escapes nothing here: write [[], [*] or [?] for the character itself")
     if "://" in pattern or (parts[0] != "~" and parts[0].startswith("~")):
         raise ValueError(
             f"{pattern}: only files on the workers are fetched: write a path there; ~/ is the home directory"
