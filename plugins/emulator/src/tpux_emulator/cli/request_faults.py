@@ -80,7 +80,10 @@ def forbid(
 def unreachable(
     zone: Annotated[str, typer.Argument(help="The zone.")], lasting: For = None, home: HomeOption = None
 ) -> None:
-    """Leave a zone's resources out of lists, which name it as unreachable. Simulates an outage of the zone."""
+    """Leave a zone's resources out of lists, as in an outage.
+
+    The lists name the zone as unreachable.
+    """
     typer.echo(client_at(home).unreachable(zone, lasting=optional_duration(lasting)))
 
 
