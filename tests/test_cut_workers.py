@@ -38,13 +38,13 @@ def test_a_worker_that_is_cut_off_delays_no_other_and_its_step_runs_once(cloud: 
 
     until(lambda: has_written("begin", 0) and has_written("begin", 1))
     cloud.cut(NODE, 1, how="refuse")
-    tpux("exec", "1", "--worker", "0", "touch go")
+    tpux("exec", "1", "--host", "--worker", "0", "touch go")
     until(lambda: has_written("end", 0))
     until(lambda: "worker 1" in record.refresh().why)
     assert record.refresh().state == "setting-up"
     assert not has_written("end", 1)
     cloud.restore(NODE, 1)
-    tpux("exec", "1", "--worker", "1", "touch go")
+    tpux("exec", "1", "--host", "--worker", "1", "touch go")
     tpux("wait", "1")
     for worker in (0, 1):
         assert record.output_log(1, worker).read_text() == "begin\nend\n"
