@@ -20,6 +20,8 @@ LOCALHOST = "127.0.0.1"
 LAST_PORT = 65535
 RETRY_AFTER, LONGEST_RETRY = 1.0, 15.0
 """Seconds between two attempts to connect to a worker that is not reached, the first time and at most."""
+LOOK_AGAIN_AFTER = 10.0
+"""Seconds after which it is read again which machines the job holds."""
 _ESTABLISHED = "tpux-forwards"
 # OpenSSH reports each connection that the worker did not accept, with the number of a channel.
 _REFUSED = re.compile(r"channel \d+: open failed: (?P<why>.*)")
@@ -186,9 +188,10 @@ class Tunnel:
                 self._start(worker, ["ssh", "-F", config], openssh.alias(worker))
 
     def wait(self) -> None:
-        """Wait until a worker has to be connected to, again or after a failure."""
-        if len(self._connections) == len(self._workers):
-            self._ended.wait()
+        """Wait until a worker has to be connected to, again or after a failure, or the job may hold other machines."""
+        # Machines that stay when the job releases them, such as a borrowed TPU, end no connection.
+        if len(self._connections) == len(self._workers) and not self._ended.wait(LOOK_AGAIN_AFTER):
+            return
         self._ended.clear()
         self._remove_ended()
         time.sleep(self._retry_after)
