@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -72,6 +73,19 @@ def users(drive, tpu, monkeypatch, tmp_path):
             setattr(job, name, partial(call, getattr(job, name), tmp_path / home))
         made.append(job)
     return made
+
+
+@pytest.fixture
+def write_job(tmp_path):
+    """Return a function that makes a job active in the store, which starts no supervisor."""
+
+    def write(job: str) -> None:
+        directory = tmp_path / "tpux" / "jobs" / "bob" / job
+        directory.mkdir(parents=True)
+        created = {"type": "created", "at": 1.0, "id": job, "user": "bob", "name": "x"}
+        (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
+
+    return write
 
 
 def labels(api: Api) -> dict[str, str]:
@@ -190,14 +204,7 @@ def test_a_program_is_not_started_without_the_claim(users, tpu, monkeypatch):
         ann.allocator.prepare_command(job=job, command=None)
 
 
-def test_a_resumed_job_does_not_delete_its_old_tpu_under_the_job_that_has_borrowed_it(drive, tmp_path):
-    def write_job(job: str) -> Path:
-        directory = tmp_path / "tpux" / "jobs" / "bob" / job
-        directory.mkdir(parents=True)
-        created = {"type": "created", "at": 1.0, "id": job, "user": "bob", "name": "x"}
-        (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
-        return directory
-
+def test_a_resumed_job_does_not_delete_its_old_tpu_under_the_job_that_has_borrowed_it(drive, write_job):
     old = drive(name="kept", job="000951")
     name = old.ready().allocation.name
     job = drive(name=name, job="000952")
@@ -211,6 +218,58 @@ def test_a_resumed_job_does_not_delete_its_old_tpu_under_the_job_that_has_borrow
     job.release()
     old.release()
     assert old.nodes() == []
+
+
+@pytest.fixture
+def queued(cloud):
+    """Return a function that creates a queued resource by hand, with as many nodes as it is given names."""
+    made: list[str] = []
+    api = Api(Place("emulated", endpoint=cloud.url))
+
+    def create(name: str, nodes: list[str]) -> Api:
+        parent = f"projects/{LOCATION.project}/locations/{LOCATION.zone}"
+        if len(nodes) == 1:
+            specs = [{"parent": parent, "node_id": nodes[0], "node": SPEC}]
+        else:
+            count = {"node_count": len(nodes), "node_id_prefix": nodes[0].rpartition("-")[0]}
+            specs = [{"parent": parent, "multislice_params": count, "node": SPEC}]
+        api.create_queued_resource(LOCATION, name, {"tpu": {"node_spec": specs}}, str(uuid.uuid4()))
+        made.append(name)
+        for node in nodes:
+            cloud.wait_for(node, "READY")
+        return api
+
+    yield create
+    cloud.clear()
+    for name in made:
+        if resource := api.tpu(LOCATION, name, queue=True):
+            api.delete(LOCATION, resource)
+            while api.tpu(LOCATION, name, queue=True):
+                pass
+
+
+@pytest.mark.parametrize("first", ["q", "n"])
+def test_two_jobs_of_a_store_do_not_share_a_tpu_that_has_two_names(drive, queued, first, write_job):
+    queued("q", ["n"])
+    second = "n" if first == "q" else "q"
+    ann = drive(mode="queued-resources", name=first, job="000961")
+    bob = drive(mode="queued-resources", name=second, job="000962", release="always")
+    write_job("000961")
+    assert ann.ready().allocation.borrowed
+    assert "in use by job 961" in bob.run(until="in use by").why
+    bob.run(bob.release_step)
+    assert ann.inspect().state == "ready", "it is not deleted, and its claim not removed, under the first job"
+    ann.release()
+    assert ann.nodes() or bob.nodes()
+
+
+def test_a_slice_of_a_multislice_is_borrowed_with_all_of_it(drive, queued):
+    queued("ms", ["ms-0", "ms-1"])
+    job = drive(mode="queued-resources", name="ms-1", job="000963")
+    failure = job.denied().failure
+    assert "ms-1" in failure.evidence
+    assert "slice of the queued resource ms" in failure.evidence
+    assert "tpu.name: ms" in failure.hint
 
 
 # --- the pure function ----------------------------------------------------------------------------
@@ -370,7 +429,7 @@ def test_two_users_never_use_one_tpu_at_once(seed):
         patch.setattr(request.RequestContext, "api", cloud)
         patch.setattr(request, "now", lambda: cloud.now)
         patch.setattr(borrowing.random, "uniform", cloud.choose.uniform)
-        for name, answer in {"acquire": "", "release": None, "holder_of": "", "is_active": False}.items():
+        for name, answer in {"acquire_all": {}, "release": None, "holder_of": "", "is_active": False}.items():
             patch.setattr(borrowing.machines, name, lambda *_, answer=answer: answer)
         patch.setattr("tpux_gcp.login._write", lambda *_: None)  # there is no directory
         ending = False

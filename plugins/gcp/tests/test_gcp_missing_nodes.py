@@ -6,7 +6,9 @@ import pytest
 
 from tpux import Ready, Waiting
 from tpux_gcp.api import Api
+from tpux_gcp.credentials import Place
 from tpux_gcp.existence import MISSING_FOR
+from tpux_gcp.resource import Location
 
 
 @pytest.fixture
@@ -97,3 +99,23 @@ def test_a_release_is_not_confirmed_by_an_incomplete_list(drive, hide, cloud):
         cloud.unfreeze(node)
     job.release()
     assert not job.nodes()
+
+
+def test_a_borrowed_multislice_is_not_deleted_while_a_node_is_missing(drive, hide, cloud):
+    """The claims are labels of its first node."""
+    job = drive(mode="queued-resources", node_count=2)
+    made = job.ready().allocation.name
+    for number in range(2):
+        cloud_api = Api(Place("emulated", endpoint=cloud.url))
+        cloud_api.update_node(Location("emulated", "us-central2-b"), f"{made}-{number}", "labels", {"team": "x"})
+    borrower = drive(mode="queued-resources", node_count=2, name=made, release="always")
+    while "team" not in cloud_api.node(Location("emulated", "us-central2-b"), f"{made}-0").labels:
+        pass
+    assert borrower.ready().allocation.borrowed
+    hide(asked={f"{made}-0"})
+    for _ in range(3):
+        assert "does not exist" in borrower.release_step().why
+    assert deletions(borrower) == []
+    hide()
+    borrower.release()
+    assert deletions(borrower)

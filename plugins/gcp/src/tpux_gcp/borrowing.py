@@ -46,6 +46,7 @@ CHECKED_FOR = 10.0
 MAY_NOT_UPDATE = "grant tpu.nodes.update (roles/tpu.admin): the claim of a TPU that tpux did not create is a label"
 
 _log = logging.getLogger(__name__)
+_NOTHING = TpuResource("failed", "", {})
 _checked: dict[tuple[str, str], float] = {}
 _lock = threading.Lock()
 
@@ -59,18 +60,18 @@ def owner(context: RequestContext, resource: TpuResource) -> labels.Owner:
     if found != "another" or not context.saved.claim.held or not context.saved.borrowed:
         return found
     same_store = resource.labels.get(STORE) == label_value(context.request.labels[STORE])
-    holder = machines.holder_of(context.lease_name)
-    return "stale" if same_store and holder == context.request.labels[JOB] else found
+    holders = {machines.holder_of(name) for name in context.lease_names(resource)} - {""}
+    return "stale" if same_store and holders == {context.request.labels[JOB]} else found
 
 
-def borrower(context: RequestContext) -> str:
+def borrower(context: RequestContext, resource: TpuResource) -> str:
     """Return the other job of this store that has borrowed the TPU, empty if there is none.
 
     A job that is resumed may find its own TPU borrowed: it was nobody's in the meantime.
     """
     known = {one[JOB] for one in (context.request.labels, *context.request.previous_owners)}
-    holder = machines.holder_of(context.lease_name)
-    return "" if holder in known else holder
+    holders = map(machines.holder_of, context.lease_names(resource))
+    return next((holder for holder in holders if holder and holder not in known), "")
 
 
 def wait_for(context: RequestContext, job: str) -> Waiting:
@@ -91,8 +92,9 @@ def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
         CloudError: a call of the API failed.
     """
     request = context.request
-    if holder := machines.acquire(context.lease_name, request.labels, request.previous_owners):
-        return wait_for(context, holder)
+    holders = machines.acquire_all(context.lease_names(resource), request.labels, request.previous_owners)
+    if holders:
+        return wait_for(context, next(iter(holders.values())))
     return hold_claim(context, resource)
 
 
@@ -166,9 +168,12 @@ def release(context: RequestContext) -> Waiting | None:
         CloudError: a call of the API failed.
     """
     request, note = context.request, context.saved.claim
-    if not context.saved.borrowed or machines.holder_of(context.lease_name) not in {"", request.labels[JOB]}:
-        return None  # another job of the store has borrowed it: the claim is that one's
+    if not context.saved.borrowed:
+        return None
     resource = context.get_resource()
+    names = context.lease_names(resource or _NOTHING)
+    if {machines.holder_of(name) for name in names} - {"", request.labels[JOB]}:
+        return None  # another job of the store has borrowed it: the claim is that one's
     if resource is not None and resource.status not in {*LOST, "deleting"}:
         store = request.labels[STORE]
         if claim_key(store) in resource.labels:
@@ -187,7 +192,8 @@ def release(context: RequestContext) -> Waiting | None:
                 return context.update(claim=Note(retry_at=context.now + LOST_AFTER)).wait(why, POLL)
         elif note.value and not note.seen_at and 0 <= context.now - note.begun_at < LOST_AFTER:
             return context.wait(f"a claim of {context.name} was written, and may still take effect", POLL)
-    machines.release(context.lease_name, request.labels)
+    for name in names:
+        machines.release(name, request.labels)
     return None
 
 

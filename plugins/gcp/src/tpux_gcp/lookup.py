@@ -178,7 +178,8 @@ def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
     return [
         tpu
         for tpu in found
-        if is_orphan(tpu.resource.labels) and not machines.holder_of(f"{tpu.location.parent}/{tpu.name}")
+        if is_orphan(tpu.resource.labels)
+        and not any(map(machines.holder_of, tpu.resource.lease_names(tpu.location, tpu.name)))
     ]
 
 

@@ -62,6 +62,8 @@ def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiti
     if isinstance(found, Absent):
         return None if again or not context.late_for else _await_late(context)
     resource = found.resource
+    if context.saved.borrowed and resource.missing and resource.status not in LOST:
+        return context.wait(resource.state, POLL)  # the claims are labels of a node that may be missing for a moment
     if (use := _is_used(context, resource)) is not None:
         return use
     if not _may_delete(context, resource):
@@ -95,7 +97,7 @@ def _is_used(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """
     if borrowing.owner(context, resource) not in {"ours", "former"} or resource.status in {*LOST, "deleting"}:
         return None
-    holder = borrowing.borrower(context)
+    holder = borrowing.borrower(context, resource)
     return borrowing.wait_for(context, holder) if holder else None
 
 
@@ -112,8 +114,8 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
         return False
     always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"
     lost = whose == "stale" and resource.status in LOST
-    return (always or lost) and not machines.acquire(
-        context.lease_name, context.request.labels, context.request.previous_owners
+    return (always or lost) and not machines.acquire_all(
+        context.lease_names(resource), context.request.labels, context.request.previous_owners
     )
 
 

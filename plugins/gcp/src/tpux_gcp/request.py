@@ -245,10 +245,9 @@ class RequestContext:
         saved = SavedState.from_json(self.request.saved_state)
         return saved.errors if saved else 0
 
-    @property
-    def lease_name(self) -> str:
-        """The name under which the TPU is leased: the same for every job that could use it."""
-        return f"{self.saved.location.parent}/{self.name}"
+    def lease_names(self, resource: TpuResource) -> list[str]:
+        """Return the names under which the TPU is leased: the same for every job that could use it."""
+        return resource.lease_names(self.saved.location, self.name)
 
     def get_resource(self) -> TpuResource | None:
         """Return what exists under the TPU's name, None if the API answers that there is nothing.

@@ -213,6 +213,16 @@ class TpuResource:
         """The number of workers on all its nodes."""
         return sum(len(node.endpoints) for node in self.nodes)
 
+    def lease_names(self, location: Location, name: str) -> list[str]:
+        """Return the names under which a TPU is leased: a queued resource and its nodes are one TPU with several names.
+
+        Args:
+            location: its zone.
+            name: the one that was asked for; the only one that is known while nothing exists.
+        """
+        names = [name, self.queued_resource, *(node.name for node in self.nodes)]
+        return [f"{location.parent}/{each}" for each in dict.fromkeys(names) if each]
+
     @classmethod
     def from_node(cls, node: Node) -> TpuResource:
         """Return a single node as a resource."""
