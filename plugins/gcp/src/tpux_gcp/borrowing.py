@@ -167,34 +167,41 @@ def release(context: RequestContext) -> Waiting | None:
     Raises:
         CloudError: a call of the API failed.
     """
-    request, note = context.request, context.saved.claim
     if not context.saved.borrowed:
         return None
-    resource = context.get_resource()
+    resource, request = context.get_resource(), context.request
     names = context.lease_names(resource or _NOTHING)
     if {machines.holder_of(name) for name in names} - {"", request.labels[JOB]}:
         return None  # another job of the store has borrowed it: the claim is that one's
-    if resource is not None and resource.status not in {*LOST, "deleting"}:
-        store = request.labels[STORE]
-        if claim_key(store) in resource.labels:
-            why = f"removing the claim of {context.name}"
-            if not note.value and 0 < note.retry_at - context.now <= LOST_AFTER:
-                return context.wait(why, POLL)  # a second update could take effect when another job has claimed it
-            try:
-                _write(context, resource, without(resource.labels, store))
-            except CloudError as error:
-                if error.problem.kind in {"auth", "transient", "throttled"}:
-                    raise
-                _log.warning("the claim of %s remains: %s", context.name, error)
-            except InvalidConfigError as error:
-                _log.warning("the claim of %s remains: %s", context.name, error)
-            else:
-                return context.update(claim=Note(retry_at=context.now + LOST_AFTER)).wait(why, POLL)
-        elif note.value and not note.seen_at and 0 <= context.now - note.begun_at < LOST_AFTER:
-            return context.wait(f"a claim of {context.name} was written, and may still take effect", POLL)
+    there = resource if resource and resource.status not in {*LOST, "deleting"} else None
+    if there is not None and (waiting := _remove_claim(context, there)) is not None:
+        return waiting
     for name in names:
         machines.release(name, request.labels)
     return None
+
+
+def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Take one step towards removing the store's claim; None once it is gone, or cannot be removed."""
+    store, note = context.request.labels[STORE], context.saved.claim
+    if claim_key(store) not in resource.labels:
+        if note.value and not note.seen_at and 0 <= context.now - note.begun_at < LOST_AFTER:
+            return context.wait(f"a claim of {context.name} was written, and may still take effect", POLL)
+        return None
+    why = f"removing the claim of {context.name}"
+    if not note.value and 0 < note.retry_at - context.now <= LOST_AFTER:
+        return context.wait(why, POLL)  # a second update could take effect when another job has claimed it
+    try:
+        _write(context, resource, without(resource.labels, store))
+    except CloudError as error:
+        if error.problem.kind in {"auth", "transient", "throttled"}:
+            raise
+        _log.warning("the claim of %s remains: %s", context.name, error)
+        return None
+    except InvalidConfigError as error:
+        _log.warning("the claim of %s remains: %s", context.name, error)
+        return None
+    return context.update(claim=Note(retry_at=context.now + LOST_AFTER)).wait(why, POLL)
 
 
 def look_after(context: RequestContext, resource: TpuResource) -> tuple[str, float | None]:
