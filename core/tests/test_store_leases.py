@@ -46,7 +46,7 @@ def test_a_job_is_active_until_it_has_ended_and_released_its_machines(home):
     assert held == [True, True, False, False]
 
 
-def test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its_labels(home):
+def test_a_job_is_active_while_another_holds_the_machines_that_it_has_taken_over(home):
     write_job(home, "000001", {"type": "state-changed", "at": 2.0, "to": "failed"})
     write_job(home, "000003", {"type": "state-changed", "at": 2.0, "to": "failed"})
     machines = {"name": "n", "transport": "t", "workers": []}
@@ -66,6 +66,9 @@ def test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its
     assert [leases.is_active(job) for job in ("000001", "000002", "000003", "000004")] == [True, True, False, True]
     with chain.open("a") as file:
         file.write(json.dumps({"type": "allocated", "at": 4.0, "allocation": machines}) + "\n")
+    assert [leases.is_active(job) for job in ("000001", "000002", "000004")] == [True, True, True]
+    with chain.open("a") as file:
+        file.write(json.dumps({"type": "released", "at": 5.0}) + "\n")
     assert [leases.is_active(job) for job in ("000001", "000002", "000004")] == [False, False, True]
 
 

@@ -384,10 +384,10 @@ MUTANTS = [
     Mutant(
         "machines that were taken over have the labels of an active job",
         "core/src/tpux/store/leases.py",
-        "unchanged = state.requested and state.takes_over and state.transfer_from == state.takes_over",
-        "unchanged = False",
+        "            if state.requested and any(",
+        "            if state.waits_for_takeover and any(",
         (
-            "core/tests/test_store_leases.py::test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its_labels",
+            "core/tests/test_store_leases.py::test_a_job_is_active_while_another_holds_the_machines_that_it_has_taken_over",
         ),
     ),
     Mutant(

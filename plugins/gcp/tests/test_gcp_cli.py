@@ -13,6 +13,7 @@ import pytest
 from typer.main import get_command
 
 from tpux import TpuxError
+from tpux_gcp import cli, lookup
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app, print_rows, print_tpus
 from tpux_gcp.credentials import Place
@@ -176,6 +177,41 @@ def test_each_command_has_an_example(command):
     assert part.help
 
 
+def _write_job(home: Path, job: str, *events: dict[str, object]) -> None:
+    """Make a job active in a store that starts no supervisor."""
+    directory = home / "tpux" / "jobs" / "Ann.Lee" / job
+    directory.mkdir(parents=True)
+    created = {"type": "created", "at": 1.0, "id": job, "user": "Ann.Lee", "name": "x"}
+    (directory / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (created, *events)))
+
+
+def test_a_tpu_is_no_orphan_while_a_list_lacks_one_of_its_nodes(drive, monkeypatch):
+    """What remains of its labels are those of the queued resource, which a job that took it over cannot change."""
+    api = Api(Place("emulated", endpoint=os.environ["TPUX_GCP_ENDPOINT"]))
+    job = drive(mode="queued-resources", job="000811")
+    job.ready()
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, "nodes", lambda *_: [])
+        assert lookup.orphans_of(lookup.list_tpus(api, None)[0]) == []
+    assert [tpu.name for tpu in lookup.orphans_of(lookup.list_tpus(api, None)[0])] == ["train-000811"]
+    job.release()
+
+
+def test_what_is_no_orphan_any_more_when_the_question_is_answered_is_kept(drive, monkeypatch, tmp_path, capsys):
+    first, second = (drive(mode="queued-resources", job=f"00082{number}") for number in (1, 2))
+    for job in (first, second):
+        job.ready()
+
+    def answer(*_: object, **__: object) -> None:
+        _write_job(tmp_path, "000821")  # it is resumed meanwhile
+
+    monkeypatch.setattr(cli, "confirm", answer)
+    cli.orphans(delete=True)
+    assert (len(first.nodes()), second.nodes()) == (1, [])
+    assert "train-000821 is no orphan any more" in capsys.readouterr().err
+    first.release()
+
+
 def test_orphans_excludes_live_jobs_and_other_stores(tpux, drive, tmp_path):
     def labels(job: str, store: str) -> dict[str, str]:
         return {"tpux-store": store, "tpux-user": "ann-lee", "tpux-job": job}
@@ -183,10 +219,7 @@ def test_orphans_excludes_live_jobs_and_other_stores(tpux, drive, tmp_path):
     orphan, living = drive(mode="queued-resources", job="000801"), drive(job="000802")
     orphan.ready()
     living.ready()
-    directory = tmp_path / "tpux" / "jobs" / "Ann.Lee" / "000802"
-    directory.mkdir(parents=True)
-    created = {"type": "created", "at": 1.0, "id": "000802", "user": "Ann.Lee", "name": "x"}
-    (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
+    _write_job(tmp_path, "000802")
     api = Api(Place("emulated", endpoint=os.environ["TPUX_GCP_ENDPOINT"]))
     spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "labels": labels("000803", "other")}
     api.create_node(LOCATION, "of-another-store", spec)

@@ -33,8 +33,8 @@ def store_id() -> str:
 def is_active(job: str) -> bool:
     """Return whether a job of any user has not ended, or still holds machines. Since 0.1.
 
-    A job that cannot be read counts as active, and so does one whose labels are still on machines that another job has
-    taken over from it.
+    A job that cannot be read counts as active, and so does one from which another job has taken over machines and holds
+    them: they may still have its labels, as a queued resource keeps them.
 
     Args:
         job: the job's id.
@@ -54,15 +54,14 @@ def is_active(job: str) -> bool:
 
 
 def _is_label_of_another(store: Store, job: str) -> bool:
-    """Return whether another job holds machines that it has taken over, and that still have the labels of this one."""
+    """Return whether another job holds machines that it has taken over, and that may have the labels of this one."""
     for user in store.users():
         for record in store.records(user):
             try:
                 state = record.refresh()
             except (OSError, TpuxError):
                 continue  # it would keep all leases of ended jobs
-            unchanged = state.requested and state.takes_over and state.transfer_from == state.takes_over
-            if unchanged and any(labels.get("tpux-job") == job for labels in state.previous_owners):
+            if state.requested and any(labels.get("tpux-job") == job for labels in state.previous_owners):
                 return True
     return False
 

@@ -23,6 +23,7 @@ from tpux_gcp.lookup import (
     cli_errors,
     find,
     list_tpus,
+    look_again,
     open_api,
     orphans_of,
     state_of,
@@ -278,7 +279,10 @@ def orphans(
         return
     confirm(f"Delete {', '.join(tpu.name for tpu in found)}?", yes=yes)
     for tpu in found:
-        _delete(api, tpu, timeout=timeout)
+        if (orphan := look_again(api, tpu)) is not None:  # the list, and the question, may be old by now
+            _delete(api, orphan, timeout=timeout)
+        else:
+            say(f"{tpu.name} is no orphan any more: it is gone, or a job has it")
 
 
 def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:

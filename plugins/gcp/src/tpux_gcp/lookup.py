@@ -174,13 +174,28 @@ def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
 
 
 def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
-    """Return the TPUs that a job of this store created and that no job holds, or has borrowed."""
+    """Return the TPUs that a job of this store created and that no job holds, or has borrowed.
+
+    One whose nodes are not all there is left out: its owner's labels are those of its first node.
+    """
     return [
         tpu
         for tpu in found
-        if is_orphan(tpu.resource.labels)
+        if not tpu.resource.missing
+        and is_orphan(tpu.resource.labels)
         and not any(map(machines.holder_of, tpu.resource.lease_names(tpu.location, tpu.name)))
     ]
+
+
+def look_again(api: Api, orphan: FoundTpu) -> FoundTpu | None:
+    """Return what an orphan is now; None if it is none any more: it is gone, or a job has it.
+
+    Raises:
+        TpuxError: the API failed.
+    """
+    with cli_errors():
+        resource = api.tpu(orphan.location, orphan.name, queue=bool(orphan.resource.queued_resource))
+    return None if resource is None else next(iter(orphans_of([replace(orphan, resource=resource)])), None)
 
 
 def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
