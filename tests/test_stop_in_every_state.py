@@ -75,6 +75,19 @@ def test_while_provisioning(tpux, how):
     tpux.until(lambda: tpux.supervisor() is None, "for the supervisor to exit")
 
 
+@pytest.mark.parametrize("how", [["stop", "--release"], ["delete", "-y"]])
+def test_what_an_allocator_may_not_delete_is_named(tpux, how):
+    left = "TPU n has no labels of an owner and is left"
+    code = NEVER.replace("return Released()", f"return Released({left!r})")
+    tpux.plugin("tpux-left", code, entries="left = tpux_left")
+    job = tpux.create("tpu: {allocation_mode: left}\ncommand: {cmd: 'true'}\n")
+    tpux.until(lambda: tpux.show(job)["why"] == "in the queue")
+    assert left in tpux(*how, job).stderr
+    if how[0] == "stop":
+        assert f"machines released, but {left}" in tpux("show", job).stdout
+        assert left in tpux("delete", "-y", job).stderr
+
+
 def test_while_setting_up(tpux):
     tpux.plugin("tpux-sleepy", SLOW, entries="sleepy = tpux_sleepy")
     job = tpux.create(

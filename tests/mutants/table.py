@@ -318,8 +318,8 @@ MUTANTS = [
     Mutant(
         "a TPU counts as released only once it is gone",
         "plugins/gcp/src/tpux_gcp/release.py",
-        "        return pending or borrowing.release(context) or Released()\n",
-        "        return borrowing.release(context) or Released()\n",
+        "        return pending or borrowing.release(context) or Released(_left(context))\n",
+        "        return borrowing.release(context) or Released(_left(context))\n",
         ("plugins/gcp/tests/test_gcp_provision.py::test_release_after_any_number_of_steps",),
     ),
     Mutant(

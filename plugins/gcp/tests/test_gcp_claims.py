@@ -32,6 +32,7 @@ from tpux_gcp.claims import (
     claims_in,
     next_step,
     renewed,
+    user_of,
 )
 from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Endpoint, Location, Node, TpuResource
@@ -113,6 +114,7 @@ def test_the_second_user_waits_until_the_first_has_released_the_tpu(users, tpu):
     eve.saved_state = {}
     assert eve.ready().allocation.borrowed
     assert claims_in(labels(tpu))["evesstore"].user == "eve"
+    assert user_of(labels(tpu)) == ("000007", "eve")
     eve.release()
     assert labels(tpu) == {"team": "x"}
 

@@ -298,6 +298,7 @@ def test_preflight_says_whether_a_named_tpu_is_used_or_created(drive, by_hand, f
     used = drive(name=by_hand("there"), zone=["us-central2-a", "us-central2-b"])
     (finding,) = findings(used, "tpu.name")
     assert (finding.level, finding.message) == ("note", "uses the existing TPU there in us-central2-b")
+    assert findings(used, "tpu.release_if_unattended") == [], "a borrowed one is never deleted"
     (finding,) = findings(drive(name="nowhere"), "tpu.name")
     assert finding.level == "note"
     assert finding.message == "creates nowhere-JOB-...: there is no TPU nowhere in us-central2-b"
@@ -416,7 +417,9 @@ def test_a_tpu_recreated_by_somebody_else_is_not_ours(drive, by_hand):
     assert job.inspect().state == "gone"
     by_hand(name)
     assert job.inspect().state == "gone"
-    job.release()
+    left = job.release().left
+    assert left.startswith(f"TPU {name} in us-central2-b has no labels of an owner and is left")
+    assert f"`tpux tpu delete {name} --zone us-central2-b --project emulated`" in left
     assert job.nodes()
 
 

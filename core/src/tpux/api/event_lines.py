@@ -99,8 +99,7 @@ def _(event: events.WorkerUpdated) -> str:
 
 @describe_event.register
 def _(event: events.Released) -> str:
-    del event
-    return "machines released"
+    return f"machines released, but {event.left}" if event.left else "machines released"
 
 
 @describe_event.register

@@ -158,7 +158,7 @@ def _wait_and_report(store: Store, record: Record, asked: StopRequest) -> bool:
         return _report_restart(record, asked)
     text = f"job {job} {'had already ended: ' if asked.had_ended else ''}{state.state}"
     if asked.release:
-        return _report_release(record, state, text)
+        return _report_release(store, record, state, text)
     return _report_end(state, asked, text)
 
 
@@ -203,10 +203,11 @@ def _events_after(record: Record, request: int) -> list[Event]:
     return after
 
 
-def _report_release(record: Record, state: State, text: str) -> bool:
+def _report_release(store: Store, record: Record, state: State, text: str) -> bool:
     """Print whether the requested release of an ended job's machines has taken place.
 
     Args:
+        store: the store of the job.
         record: the job.
         state: its state.
         text: what the message begins with.
@@ -218,7 +219,8 @@ def _report_release(record: Record, state: State, text: str) -> bool:
     if not state.requested:
         taker = _taker(record)
         taken = f"job {short_id(taker)} has taken over its machines: tpux stop {short_id(taker)} --release"
-        say(f"{text}; {taken if taker else 'its machines are released'}")
+        remains = store.unreleased(state.id)
+        say(f"{text}; {taken if taker else remains or 'its machines are released'}")
         return not taker
     if state.release_promised:
         if state.hint:

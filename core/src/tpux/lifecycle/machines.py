@@ -174,7 +174,9 @@ def release_machines(turn: Turn) -> float | None:
     answer = _call_allocator(turn, spec.release)
     if isinstance(answer, Released):
         (turn.record.directory / UNANSWERED).unlink(missing_ok=True)
-        turn.write(events.Released())
+        if answer.left:  # before the event, which ends the wait of `tpux stop` and `tpux delete`
+            turn.store.add_unreleased(turn.state.id, answer.left)
+        turn.write(events.Released(left=answer.left))
         turn.log("machines released")
         return None
     _warn(turn, answer.why, answer.hint)

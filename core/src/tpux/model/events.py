@@ -335,9 +335,14 @@ class WorkerUpdated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Released(Event):
-    """The allocator has confirmed that nothing of the machines is left."""
+    """The allocator has confirmed that nothing of the machines is left.
+
+    Attributes:
+        left: what remains all the same, as the job may not delete it; "" if nothing does.
+    """
 
     type = "released"
+    left: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,14 @@ class Denied:
 
 @dataclass(frozen=True)
 class Released:
-    """Confirmed: nothing is left that costs money."""
+    """Confirmed: nothing is left that costs money, and that the job may delete.
+
+    Attributes:
+        left: what remains although the job created it, since it does not look like its own any more, and the command
+            that deletes it; "" if nothing does.
+    """
+
+    left: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tpux_gcp.labels import label_value
+from tpux_gcp.labels import JOB, USER, label_value
 
 PREFIX = "tpux-claim-"
 # Seconds.
@@ -177,6 +177,14 @@ def settled_in(note: Note, now: float) -> float:
     """Return the seconds after which a claim that was seen is held, if it is still alone then."""
     slow = note.late or note.seen_at - note.begun_at > SLOW
     return note.seen_at + (SETTLE_SLOWLY if slow else SETTLE) - now
+
+
+def user_of(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return the id and the owner of the job that uses a TPU: by a claim, else the job that created it; "" if none."""
+    claims = claims_in(labels).values()
+    if first := min(claims, key=lambda claim: claim.since, default=None):
+        return first.job, first.user
+    return labels.get(JOB, ""), labels.get(USER, "")
 
 
 def without(labels: Mapping[str, str], store: str) -> dict[str, str]:

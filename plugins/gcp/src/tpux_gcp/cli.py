@@ -16,8 +16,9 @@ from tpux.api.options import DURATION
 from tpux.api.text import echo, print_table
 from tpux.fields import workers_of
 from tpux_gcp.api import Api
+from tpux_gcp.claims import user_of
 from tpux_gcp.errors import CloudError
-from tpux_gcp.labels import JOB, USER, tpu_name
+from tpux_gcp.labels import tpu_name
 from tpux_gcp.lookup import (
     FoundTpu,
     cli_errors,
@@ -80,7 +81,7 @@ LEAST_WIDTHS = {"state": 8, "name": 20}
 
 @app.command("list", epilog="Example: tpux tpu list --zone us-central2-b")
 def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
-    """List the project's TPUs and the jobs that they belong to."""
+    """List the project's TPUs, and the jobs that created or have borrowed them."""
     api = open_api(project)
     found, where = _list(api, zone)
     print_tpus(found, json=json, empty=f"no TPUs in {where} of project {api.project}")
@@ -228,8 +229,8 @@ def delete(
     """Delete a TPU: a queued resource with its nodes, or a node."""
     api = open_api(project)
     found = find(api, name, zone_or_default(api, zone))
-    labels = found.resource.labels
-    of_job = f", the TPU of job {labels[JOB]} of {labels.get(USER)}" if labels.get(JOB) else ""
+    job, user = user_of(found.resource.labels)
+    of_job = f", the TPU of job {job} of {user}" if job else ""
     confirm(f"Delete {name} in {found.location.zone} of project {api.project}{of_job}?", yes=yes)
     _delete(api, found, timeout=0 if no_wait else timeout)
 
@@ -395,6 +396,7 @@ def print_rows(rows: Sequence[dict[str, object]]) -> None:
 def _summary(found: FoundTpu) -> dict[str, object]:
     """Return the fields of a TPU that lists show."""
     resource = found.resource
+    job, user = user_of(resource.labels)
     return {
         "name": found.name,
         "zone": found.location.zone,
@@ -404,6 +406,6 @@ def _summary(found: FoundTpu) -> dict[str, object]:
         "workers": resource.workers,
         "pricing": resource.pricing,
         "state": resource.state.rpartition(" is ")[2],
-        "job": resource.labels.get(JOB, ""),
-        "user": resource.labels.get(USER, ""),
+        "job": job,
+        "user": user,
     }

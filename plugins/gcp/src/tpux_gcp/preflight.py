@@ -57,6 +57,9 @@ _PAIRS = {
 """The predefined dual-regions; others say in their metadata which regions they are."""
 
 
+_BORROWS = "uses the existing TPU"
+
+
 def preflight(job: Job) -> list[Finding]:
     """Check a job's config against the cloud; an error does not stop the remaining checks."""
     findings: list[Finding] = []
@@ -93,7 +96,10 @@ def preflight(job: Job) -> list[Finding]:
         name = url.removeprefix("gs://").partition("/")[0]
         buckets.append(Bucket(name, "job.output_dir", any_region=True))
     zones = [tpu.zone] if isinstance(tpu.zone, str) else tpu.zone or [place.zone]
-    return [*findings, *check_unattended(place, tpu), *check_buckets(place, buckets, [zone for zone in zones if zone])]
+    findings += check_buckets(place, buckets, [zone for zone in zones if zone])
+    if tpu.existing or any(finding.message.startswith(_BORROWS) for finding in findings):
+        return findings
+    return [*findings, *check_unattended(place, tpu)]
 
 
 def _user_of(job: Job) -> str:
@@ -142,7 +148,7 @@ def _find_named(api: Api, tpu: GcpTpuSection, name: str, zones: list[str], candi
         if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
             check_existing(tpu, name, candidates, zone, resource)
             check_may_claim(api, Location(api.project, zone), resource)
-            return Finding("note", f"uses the existing TPU {name} in {zone}", "tpu.name")
+            return Finding("note", f"{_BORROWS} {name} in {zone}", "tpu.name")
     none = f"there is no TPU {name} in {', '.join(zones)}"
     if tpu.existing:
         hint = "`tpux tpu list` shows what exists; without tpu.existing the job creates a TPU"

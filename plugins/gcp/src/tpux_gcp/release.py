@@ -38,9 +38,19 @@ def _release(context: RequestContext | None) -> Released | Waiting:
         pending = None
         if not context.saved.borrowed or context.tpu.release == "always":
             pending = delete_and_confirm(context)
-        return pending or borrowing.release(context) or Released()
+        return pending or borrowing.release(context) or Released(_left(context))
     except CloudError as error:
         return _release_pending(context, error.problem)
+
+
+def _left(context: RequestContext) -> str:
+    """Return that what has the name of the job's own TPU is left alone, as its labels name no owner any more."""
+    resource = None if context.saved.borrowed or context.nothing_sent else context.get_resource()
+    if resource is None or resource.status == "deleting" or borrowing.owner(context, resource) != "nobody":
+        return ""
+    zone = context.saved.zone
+    delete = f"tpux tpu delete {context.name} --zone {zone} --project {context.saved.project}"
+    return f"TPU {context.name} in {zone} has no labels of an owner and is left; if it is this job's, run `{delete}`"
 
 
 def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiting | None:
