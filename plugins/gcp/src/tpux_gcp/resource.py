@@ -262,10 +262,10 @@ class TpuResource:
             reason = f"its node {missing[0]} does not exist" if missing else "it has no nodes"
             return replace(resource, status="error", state=f"{resource.state}, but {reason}", missing=tuple(missing))
         own = tuple(nodes[name] for name in queued.node_ids)
-        worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
+        worst = min(own, key=lambda node: (_WORST_FIRST.index(node.status), node.state in _NODE_STATUS))
         # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
         return replace(
             resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own,
             labels=own[0].labels, accelerator=own[0].accelerator,
-            unknown=any(node.state not in _NODE_STATUS for node in own),
+            unknown=worst.state not in _NODE_STATUS,
         )  # fmt: skip
