@@ -25,7 +25,7 @@ from benchmarks.measure import Row
 from benchmarks.sandbox import TPUX, Sandbox, temporary_sandbox
 from tpux_emulator.emulator import Emulator
 
-ROUNDS = 1
+ROUNDS = 3
 WITHIN = 120.0
 """Seconds after which a tool counts as one that never does it."""
 ENVIRONMENTS = Path(__file__).parent.parent / ".cache" / "peers"
