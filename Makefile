@@ -6,11 +6,12 @@ UV     := $(or $(shell command -v uv),$(BIN)/uv)
 DISTS  := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 READY  := $(VENV)/.ready
 JAX_VENV ?= .cache/jax
+PEERS  := tpunicorn2==1.0.2 tpuz==0.1.11
 
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-jax versions lint bench soak mutants first-contact-check docs schema clean
+.PHONY: help setup demo test test-all test-jax versions lint bench bench-peers soak mutants first-contact-check docs schema clean
 help:    ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
@@ -53,6 +54,13 @@ versions: setup  ## run the tests of core on every other installed Python
 
 bench: setup     ## run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+bench-peers: setup  ## install tpunicorn2 and tpuz from PyPI, and measure them and tpux on the emulator (needs root and gcloud)
+	for peer in $(PEERS); do \
+	  $(UV) venv --quiet --allow-existing --python $(BIN)/python .cache/peers/$${peer%%==*} && \
+	  $(UV) pip install --quiet --python .cache/peers/$${peer%%==*}/bin/python $$peer || exit 1; \
+	done
+	unshare --net sh -c 'ip link set lo up && exec $(BIN)/python -m benchmarks peers'
 
 soak: setup      ## run many jobs on the emulator for hours of its clock, with faults (SOAK="--jobs 8 --rate 24" is a short form)
 	$(BIN)/python -m tests.soak $(SOAK)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 from tpux import TpuxError
-from tpux_gcp import cli, lookup
+from tpux_gcp import lookup
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app, print_rows, print_tpus
 from tpux_gcp.credentials import Place
@@ -24,6 +25,7 @@ from tpux_gcp.zones import full_zone, short_zone
 
 TPUX = str(Path(sys.executable).with_name("tpux"))
 LOCATION = Location("emulated", "us-central2-b")
+MODE_OF = {"000821": "tpu-vm", "000822": "queued-resources"}
 
 
 @pytest.fixture
@@ -185,33 +187,6 @@ def _write_job(home: Path, job: str, *events: dict[str, object]) -> None:
     (directory / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (created, *events)))
 
 
-def test_a_tpu_is_no_orphan_while_a_list_lacks_one_of_its_nodes(drive, monkeypatch):
-    """What remains of its labels are those of the queued resource, which a job that took it over cannot change."""
-    api = Api(Place("emulated", endpoint=os.environ["TPUX_GCP_ENDPOINT"]))
-    job = drive(mode="queued-resources", job="000811")
-    job.ready()
-    with monkeypatch.context() as patch:
-        patch.setattr(Api, "nodes", lambda *_: [])
-        assert lookup.orphans_of(lookup.list_tpus(api, None)[0]) == []
-    assert [tpu.name for tpu in lookup.orphans_of(lookup.list_tpus(api, None)[0])] == ["train-000811"]
-    job.release()
-
-
-def test_what_is_no_orphan_any_more_when_the_question_is_answered_is_kept(drive, monkeypatch, tmp_path, capsys):
-    first, second = (drive(mode="queued-resources", job=f"00082{number}") for number in (1, 2))
-    for job in (first, second):
-        job.ready()
-
-    def answer(*_: object, **__: object) -> None:
-        _write_job(tmp_path, "000821")  # it is resumed meanwhile
-
-    monkeypatch.setattr(cli, "confirm", answer)
-    cli.orphans(delete=True)
-    assert (len(first.nodes()), second.nodes()) == (1, [])
-    assert "train-000821 is no orphan any more" in capsys.readouterr().err
-    first.release()
-
-
 def test_orphans_excludes_live_jobs_and_other_stores(tpux, drive, tmp_path):
     def labels(job: str, store: str) -> dict[str, str]:
         return {"tpux-store": store, "tpux-user": "ann-lee", "tpux-job": job}
@@ -230,6 +205,107 @@ def test_orphans_excludes_live_jobs_and_other_stores(tpux, drive, tmp_path):
     assert (orphan.nodes(), orphan.queued(), len(living.nodes())) == ([], [], 1)
     living.release()
     tpux("delete", "of-another-store", "-y", "--async")
+
+
+@pytest.fixture
+def live(tmp_path):
+    """Return a function that writes a live job to the store."""
+
+    def write(job: str) -> None:
+        directory = tmp_path / "tpux" / "jobs" / "Ann.Lee" / job
+        directory.mkdir(parents=True)
+        created = {"type": "created", "at": 1.0, "id": job, "user": "Ann.Lee", "name": "x"}
+        (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
+
+    return write
+
+
+@pytest.fixture
+def taken_over(drive, live):
+    """Return a live job that holds the multislice of an ended one."""
+    giver, taker = (drive(mode="queued-resources", node_count=2, job=job) for job in ("000811", "000812"))
+    giver.ready()
+    live(taker.job)
+    taker.take_over(giver)
+    taker.ready()
+    yield taker
+    taker.release()
+
+
+def test_a_running_tpu_that_was_taken_over_is_no_orphan(tpux, taken_over, monkeypatch):
+    """Whatever the list of nodes lacks: its queued resource has the labels of the job that has ended."""
+    nodes, queued = Api.nodes, Api.queued_resources
+    of_queue = [replace(each, state="A_NEW_STATE") for each in queued(*_everywhere(taken_over))]
+    for lists in ({"nodes": 0}, {"nodes": 1}, {"nodes": 0, "queued": of_queue}):
+        hidden = [f"{taken_over.request.name}-{number}" for number in range(lists["nodes"], 2)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Api, "nodes", lambda *args, h=hidden: [each for each in nodes(*args) if each.name not in h])
+            if "queued" in lists:
+                patch.setattr(Api, "queued_resources", lambda *_: of_queue)
+            assert json.loads(tpux("orphans", "--json").stdout) == []
+            assert lookup.find_orphans([taken_over.resolved]) == []
+
+
+def test_all_nodes_say_whose_a_tpu_is(tpux, taken_over):
+    """The first node is relabelled last, and a crash may come before it."""
+    api, location = _everywhere(taken_over)
+    first = f"{taken_over.request.name}-0"
+    api.update_node(LOCATION, first, "labels", taken_over.previous_owners[0] | {"tpux-user": "ann-lee"})
+    taken_over.cloud.wait_for(first, "READY")
+    while api.node(LOCATION, first).labels["tpux-job"] == taken_over.job:
+        pass
+    assert [each.name for each in api.queued_resources(location)] == [taken_over.request.name]
+    assert json.loads(tpux("orphans", "--json").stdout) == []
+
+
+def test_orphans_are_looked_at_again_before_each_deletion(tpux, drive, live, monkeypatch):
+    """The answer to the question may come after an hour, and each deletion takes minutes."""
+    jobs = {job: drive(mode=mode, job=job) for job, mode in MODE_OF.items()}
+    for job in jobs.values():
+        job.ready()
+    names = {job.request.name: number for number, job in jobs.items()}
+    deleted, delete = [], Api.delete
+
+    def resume_the_others(api, location, resource) -> None:
+        deleted.append(resource.queued_resource or resource.nodes[0].name)
+        if len(deleted) == 1:
+            live(next(number for name, number in names.items() if name != deleted[0]))
+        delete(api, location, resource)
+
+    monkeypatch.setattr(Api, "delete", resume_the_others)
+    said = tpux("orphans", "--delete", "-y").stderr
+    assert len(set(deleted)) == 1
+    [kept] = set(names) - set(deleted)
+    assert f"not deleted: {kept} in us-central2-b is no orphan any more" in said
+    assert jobs[names[kept]].nodes()
+    jobs[names[kept]].release()
+
+
+def test_a_new_tpu_of_an_orphans_name_is_not_deleted(tpux, drive, live, monkeypatch):
+    """The job may be resumed while its old TPU is deleted: a deletion is repeated, but not of the new one."""
+    job = drive(job="000823")
+    job.ready()
+    delete = Api.delete
+
+    def resume(api, location, resource) -> None:
+        delete(api, location, resource)
+        monkeypatch.setattr(Api, "delete", delete)
+        live(job.job)
+        while job.nodes():
+            pass
+        job.saved_state = {}
+        job.ready()
+
+    monkeypatch.setattr(Api, "delete", resume)
+    result = tpux("orphans", "--delete", "-y", "--timeout", "20s")
+    assert (result.returncode, "READY" in result.stderr) == (1, True)
+    assert len(job.requests("nodes.delete")) == 1
+    assert job.nodes()
+    job.release()
+
+
+def _everywhere(job) -> tuple[Api, Location]:
+    return Api(Place.from_json(job.resolved)), Location("emulated", "-")
 
 
 def test_help_imports_nothing_heavy():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.main import get_command
@@ -13,10 +14,12 @@ from tpux_gcp import lookup
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app
 from tpux_gcp.credentials import Place
+from tpux_gcp.provision import STUCK_AFTER
 from tpux_gcp.resource import Location
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.system) for seed in (1, 2, 3))]
 CREATE = {"tpu-vm": "nodes.create", "queued-resources": "queuedResources.create"}
+ZONES = ["us-east1-d", "us-east5-b"]
 MODES = pytest.mark.parametrize("mode", CREATE)
 
 
@@ -89,6 +92,27 @@ def test_a_refusal_with_unknown_details(later, drive):
     job = drive(accelerator="v6e-8", zone=["us-east1-d", "us-east5-b"])
     later.forbid("us-east1-d", form="policy")
     assert job.ready().allocation.zone == "us-east5-b"
+    job.release()
+
+
+@pytest.mark.parametrize("kind", ["node", "queued_resource"])
+def test_a_state_that_is_unknown_is_waited_for_without_end(drive, monkeypatch, kind):
+    """Nobody knows what it means: the TPU may be about to be ready, and may hold somebody's capacity."""
+    job = drive(mode="queued-resources", accelerator="v6e-8", zone=ZONES)
+    job.run(until="request sent")
+    while not (kind == "queued_resource" or job.nodes()):
+        pass
+    ask = getattr(Api, kind)
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, kind, lambda *args: (found := ask(*args)) and replace(found, state="NOVEL"))
+        began = job.at
+        while job.at - began < 4 * STUCK_AFTER:
+            waiting = job.step()
+            job.pause(waiting)
+        assert "is NOVEL, which this version of tpux does not know: waiting" in waiting.why
+        assert job.inspect().state == "waiting"
+    assert job.requests("queuedResources.delete") == []
+    assert job.ready().allocation.zone == ZONES[0]
     job.release()
 
 

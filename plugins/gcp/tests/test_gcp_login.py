@@ -86,6 +86,65 @@ def test_a_login_that_was_never_valid_fails_at_once(drive):
     assert answer.failure.kind == "auth"
 
 
+def test_the_time_begins_anew_too_once_the_login_was_valid_for_a_deletion(drive):
+    job = drive(auth_timeout="1h", pricing="spot")
+    job.ready()
+    job.cloud.freeze(job.request.name)  # it remains, once it is being deleted
+    job.cloud.preempt(job.request.name)
+    job.run(until="is DELETING")
+    assert job.saved_state["phase"] == "deleting"
+    for _ in range(3):
+        expired = job.cloud.error(401)
+        began = job.at
+        while job.at - began < 3000:
+            job.pause(job.step())
+        job.cloud.clear(expired)
+        job.pause(job.step())
+    job.cloud.unfreeze(job.request.name)
+    job.ready()
+    job.release()
+
+
+CREATE = {"tpu-vm": "nodes.create", "queued-resources": "queuedResources.create"}
+UNAUTHENTICATED = {"code": 16, "message": "Request had invalid authentication credentials."}
+
+
+@pytest.mark.parametrize("mode", CREATE)
+def test_an_operation_during_which_the_login_expires_is_repeated(drive, mode):
+    job = drive(mode=mode)
+    job.cloud.fail_operation(CREATE[mode], **UNAUTHENTICATED)
+    waiting = job.run(until="waiting until the login is renewed")
+    assert (waiting.hint, UNAUTHENTICATED["message"] in waiting.why) == (LOGIN_COMMAND, True)
+    job.ready()
+    job.release()
+
+
+def test_only_operations_in_a_row_count(drive):
+    job = drive(auth_timeout="1h")
+    for _ in range(2):
+        job.cloud.fail_operation(**UNAUTHENTICATED)
+        job.run(until="waiting until the login is renewed")
+        full = job.cloud.fail_operation(code=8, message="There is no more capacity in the zone.", count=None)
+        began = job.at
+        while job.at - began < 3700:
+            job.pause(job.step())
+        job.cloud.clear(full)
+    job.ready()
+    job.release()
+
+
+@pytest.mark.parametrize("mode", CREATE)
+def test_operations_for_which_the_login_remains_invalid_fail_the_job_in_time(drive, mode):
+    job = drive(mode=mode, auth_timeout="2h")
+    job.cloud.fail_operation(CREATE[mode], count=None, **UNAUTHENTICATED)
+    began = job.at
+    failure = job.denied().failure
+    assert (failure.kind, failure.hint) == ("auth", LOGIN_COMMAND)
+    assert "not renewed within 7200 s" in failure.evidence
+    assert 7200 <= job.at - began < 8000
+    job.release()
+
+
 # --- what google-auth reads again -----------------------------------------------------------------
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tpux import Ready, Waiting
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
-from tpux_gcp.existence import MISSING_FOR
+from tpux_gcp.existence import MISSING_FILE, MISSING_FOR
 from tpux_gcp.resource import Location
+
+LOCATION = Location("emulated", "us-central2-b")
 
 
 @pytest.fixture
@@ -79,6 +83,18 @@ def test_an_inspection_reports_a_node_that_stays_absent(multislice, hide):
     assert multislice.inspect().state == "unknown"
     multislice.at += MISSING_FOR
     assert multislice.inspect().state == "gone"
+
+
+def test_what_was_missing_is_forgotten_once_all_is_gone(multislice, hide, tmp_path):
+    hide(asked={node_of(multislice, 1)})
+    multislice.inspect()
+    assert list(json.loads((tmp_path / MISSING_FILE).read_text())) == [LOCATION.node(node_of(multislice, 1))]
+    api = Api(Place("emulated", endpoint=multislice.cloud.url))
+    api.delete(LOCATION, api.tpu(LOCATION, multislice.request.name, queue=True))  # by somebody
+    while multislice.queued() or multislice.nodes():
+        pass
+    assert multislice.inspect().state == "gone"
+    assert not (tmp_path / MISSING_FILE).exists()
 
 
 def test_a_release_is_not_confirmed_by_an_incomplete_list(drive, hide, cloud):

@@ -30,11 +30,11 @@ def emulator(tpu_emulators: Callable[..., Emulator]) -> Emulator:
     return tpu_emulators(delays=quick)
 
 
-def attribute(job, key: str) -> str:
-    """Return what the first worker has published."""
+def attribute(job, key: str, worker: int = 0) -> str:
+    """Return what a worker has published."""
     place = Place.from_json(job.resolved)
     location = Location(place.project, "us-central2-b")
-    return Api(place).guest_attributes(location, job.saved_state["name"])[0].get(("tpux", key), "")
+    return Api(place).guest_attributes(location, job.saved_state["name"])[worker].get(("tpux", key), "")
 
 
 def wait_until(reached: Callable[[], object]) -> None:
@@ -75,19 +75,25 @@ def test_not_while_a_program_of_tpux_runs(drive, tmp_path):
     wait_until(lambda: not job.nodes())
 
 
-def test_not_while_somebody_is_logged_in(drive, cloud, tmp_path):
+def test_not_while_somebody_is_logged_in_nor_soon_after(drive, cloud, tmp_path):
+    """To another worker than the one that decides: that one was unattended all the time."""
+    after = 3 * AFTER
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me", "-f", key], check=True)
-    job = drive(release_if_unattended=3 * AFTER, keys=(f"ann:{key.with_suffix('.pub').read_text().strip()}",))
-    worker = job.ready().allocation.workers[0]
+    public = key.with_suffix(".pub").read_text().strip()
+    job = drive(accelerator="v4-16", release_if_unattended=after, keys=(f"ann:{public}",))
+    worker = job.ready().allocation.workers[1]
     options = ["-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={tmp_path / 'known'}", "-i", key]
     command = ["ssh", "-q", *options, "-p", str(cloud.ssh_port), f"ann@{worker.address}", "echo in; cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as login:
         assert login.stdout.readline() == "in\n"
-        wait_until(lambda: attribute(job, "attended") == "yes")
+        wait_until(lambda: attribute(job, "attended", 1) == "yes")
         time.sleep(5 * AFTER)
         assert not deletions(job)
+        ended = time.monotonic()
         login.stdin.close()
+    wait_until(lambda: deletions(job))
+    assert time.monotonic() - ended >= after * 3 / 4, "it counts from the last time it was seen attended"
     wait_until(lambda: not job.nodes())
 
 

@@ -270,7 +270,8 @@ def orphans(
 ) -> None:
     """List the TPUs that jobs of this store created and no job holds.
 
-    TPUs of other stores, and those that another job has borrowed, are not listed.
+    TPUs of other stores, and those that another job has borrowed, are not listed. Each is looked at again before it is
+    deleted.
     """
     api = open_api(project)
     every, where = _list(api, zone)
@@ -280,10 +281,7 @@ def orphans(
         return
     confirm(f"Delete {', '.join(tpu.name for tpu in found)}?", yes=yes)
     for tpu in found:
-        if (orphan := look_again(api, tpu)) is not None:  # the list, and the question, may be old by now
-            _delete(api, orphan, timeout=timeout)
-        else:
-            say(f"{tpu.name} is no orphan any more: it is gone, or a job has it")
+        _delete_orphan(api, tpu, timeout=timeout)
 
 
 def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:
@@ -298,13 +296,33 @@ def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) ->
     return api.create_node(location, name, node_message(request, candidate, queued=False))
 
 
-def _delete(api: Api, found: FoundTpu, *, timeout: float) -> None:
-    """Delete a TPU and wait until it is gone; do not wait if the timeout is 0."""
+def _delete_orphan(api: Api, listed: FoundTpu, *, timeout: float) -> None:
+    """Delete an orphan if it still is one: since it was listed, its job may have been resumed, or taken over."""
+
+    def orphan() -> FoundTpu | None:
+        found = look_again(api, listed)
+        return found if found and orphans_of([found]) else None
+
+    if found := orphan():
+        _delete(api, found, timeout=timeout, again=lambda: orphan() is not None)
+    else:
+        say(f"not deleted: {listed.name} in {listed.location.zone} is no orphan any more")
+
+
+def _delete(api: Api, found: FoundTpu, *, timeout: float, again: Callable[[], bool] = lambda: True) -> None:
+    """Delete a TPU and wait until it is gone; do not wait if the timeout is 0.
+
+    Args:
+        api: the API.
+        found: the TPU.
+        timeout: how long to wait.
+        again: whether the deletion may be repeated.
+    """
     if found.resource.status != "deleting":
         with cli_errors():
             api.delete(found.location, found.resource)
     if timeout:
-        wait_for(lambda: state_of(api, found, delete=True), timeout=timeout)
+        wait_for(lambda: state_of(api, found, delete=again), timeout=timeout)
     say(f"{'deleted' if timeout else 'deleting'} {found.name} in {found.location.zone}")
 
 

@@ -71,6 +71,7 @@ def look_up(context: RequestContext) -> tuple[RequestContext, Exists | MayAppear
     """
     if (resource := context.get_resource()) is not None:
         return context, Exists(_doubt_missing(context, resource))
+    _note_missing(context.request.directory / MISSING_FILE, {})  # nodes that are created later are others
     if not context.was_sent:
         return context, Absent()
     context, pending = _follow_creation(context)
@@ -91,18 +92,23 @@ def _doubt_missing(context: RequestContext, resource: TpuResource) -> TpuResourc
     noted = _read_times(path)
     names = [context.saved.location.node(name) for name in resource.missing]
     since = {name: min(noted.get(name, now), now) for name in names}  # the clock was set back
-    try:
-        if not since:
-            path.unlink(missing_ok=True)
-        elif since != noted:
-            new = path.with_suffix(".new")
-            new.write_text(json.dumps(since), encoding="utf-8")
-            new.replace(path)
-    except OSError as error:
-        _log.warning("cannot note which nodes are missing: %s", error)
+    if since != noted or not since:
+        _note_missing(path, since)
     if any(now - each >= MISSING_FOR for each in since.values()) or not since:
         return resource
     return replace(resource, status="creating", state=f"{resource.state}; asking again for a minute")
+
+
+def _note_missing(path: Path, since: dict[str, float]) -> None:
+    try:
+        if not since:
+            path.unlink(missing_ok=True)
+            return
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(since), encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        _log.warning("cannot note which nodes are missing: %s", error)
 
 
 def _read_times(path: Path) -> dict[str, float]:

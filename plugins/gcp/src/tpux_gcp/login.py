@@ -41,6 +41,11 @@ def refused(request: ProvisionRequest, problem: Problem, waiting: Waiting) -> Wa
     if since is None or since > now():  # the clock was set back
         since = now()
         _write(request.directory, since)
+    return wait_until_renewed(request, problem, waiting, since)
+
+
+def wait_until_renewed(request: ProvisionRequest, problem: Problem, waiting: Waiting, since: float) -> Waiting | Denied:
+    """Return whether the job waits for the login to be renewed, which was refused since then."""
     limit = section_of(request.tpu).auth_timeout
     if now() - since >= limit:
         return deny(replace(problem, message=f"{problem.message}; not renewed within {limit:.0f} s"))

@@ -17,7 +17,7 @@ from tpux_gcp.credentials import Place, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, from_status
 from tpux_gcp.labels import JOB, is_orphan
 from tpux_gcp.project import ENDPOINT_VARIABLE, find_place_for_command
-from tpux_gcp.resource import LOST, Location, TpuResource
+from tpux_gcp.resource import LOST, Location, Node, QueuedResource, TpuResource
 
 _log = logging.getLogger(__name__)
 ALL_ZONES = "-"
@@ -27,11 +27,16 @@ POLL = Backoff(first=1.0, cap=15.0, factor=1.5)
 
 @dataclass(frozen=True)
 class FoundTpu:
-    """A TPU and its zone."""
+    """A TPU and its zone.
+
+    Attributes:
+        own: the existing nodes of a queued resource, in whichever state that is.
+    """
 
     name: str
     location: Location
     resource: TpuResource
+    own: tuple[Node, ...] = ()
 
 
 @contextmanager
@@ -105,12 +110,31 @@ def list_tpus(api: Api, zone: str | None) -> tuple[list[FoundTpu], list[str]]:
     found = []
     for queued in queued_resources:
         own = {name: node for name in queued.node_ids if (node := remaining.pop((queued.zone, name), None))}
-        found.append(FoundTpu(queued.name, Location(api.project, queued.zone), TpuResource.from_queued(queued, own)))
+        found.append(_found(queued, own, Location(api.project, queued.zone)))
     found += [
         FoundTpu(node.name, Location(api.project, node.zone), TpuResource.from_node(node))
         for node in remaining.values()
     ]
     return found, sorted({location.rpartition("/")[2] for location in unreachable})
+
+
+def look_again(api: Api, tpu: FoundTpu) -> FoundTpu | None:
+    """Return a TPU of a list as it is now, None if it no longer exists. Each node is asked for, as a list may lack one.
+
+    Raises:
+        TpuxError: the API failed.
+    """
+    location, name = tpu.location, tpu.resource.queued_resource
+    with cli_errors():
+        if name and (queued := api.queued_resource(location, name)) is not None:
+            asked = ((each, api.node(location, each)) for each in queued.node_ids)
+            return _found(queued, {each: node for each, node in asked if node is not None}, location)
+        node = api.node(location, tpu.name)
+    return None if node is None else FoundTpu(node.name, location, TpuResource.from_node(node))
+
+
+def _found(queued: QueuedResource, own: Mapping[str, Node], location: Location) -> FoundTpu:
+    return FoundTpu(queued.name, location, TpuResource.from_queued(queued, own), tuple(own.values()))
 
 
 def wait_for(state: Callable[[], str | None], *, timeout: float) -> None:
@@ -153,13 +177,13 @@ def state_unless_ready(api: Api, location: Location, name: str, operation_name: 
     return None if resource.status == "ready" else resource.state
 
 
-def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
+def state_of(api: Api, found: FoundTpu, *, delete: Callable[[], bool] = lambda: False) -> str | None:
     """Return the current state, None if the TPU no longer exists.
 
     Args:
         api: the API.
         found: the TPU.
-        delete: repeat the deletion if the API ignored it, as it may in some states.
+        delete: whether to repeat the deletion if the API ignored it, as it may in some states.
     """
     with cli_errors():
         try:
@@ -168,7 +192,7 @@ def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
             if error.problem.kind not in {"transient", "throttled"}:
                 raise
             return str(error)
-        if delete and resource is not None and resource.status != "deleting":
+        if resource is not None and resource.status != "deleting" and delete():
             api.delete(found.location, resource)
     return None if resource is None else resource.state
 
@@ -176,26 +200,17 @@ def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
 def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
     """Return the TPUs that a job of this store created and that no job holds, or has borrowed.
 
-    One whose nodes are not all there is left out: its owner's labels are those of its first node.
+    A queued resource keeps the labels of the job that created it when another takes it over: its nodes count. It is no
+    orphan while one of them is missing, which may only be missing from a list, or while the state is unknown.
     """
     return [
         tpu
         for tpu in found
-        if not tpu.resource.missing
-        and is_orphan(tpu.resource.labels)
+        if not (tpu.resource.missing or tpu.resource.unknown)
+        and all(is_orphan(node.labels) for node in tpu.own)
+        and (tpu.own or is_orphan(tpu.resource.labels))
         and not any(map(machines.holder_of, tpu.resource.lease_names(tpu.location, tpu.name)))
     ]
-
-
-def look_again(api: Api, orphan: FoundTpu) -> FoundTpu | None:
-    """Return what an orphan is now; None if it is none any more: it is gone, or a job has it.
-
-    Raises:
-        TpuxError: the API failed.
-    """
-    with cli_errors():
-        resource = api.tpu(orphan.location, orphan.name, queue=bool(orphan.resource.queued_resource))
-    return None if resource is None else next(iter(orphans_of([replace(orphan, resource=resource)])), None)
 
 
 def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:

@@ -336,7 +336,7 @@ def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
             f"{saved.candidate}: {resource.state}", min(MAX_QUEUE_POLL, max(2.0, waited / 2))
         )
     if resource.status == "creating" and not saved.borrowed:
-        if (not context.queue or has_others) and context.observed_for >= STUCK_AFTER:
+        if (not context.queue or has_others) and not resource.unknown and context.observed_for >= STUCK_AFTER:
             return abandon(context, f"stuck: {resource.state}")
         if saved.operation and context.observed_for >= INVISIBLE_FOR and not context.queue:
             operation = context.api.operation(saved.operation)
@@ -344,7 +344,8 @@ def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
                 problem = from_status(operation.code, operation.message, saved.project)
                 return on_create_failed(context, problem)
     longest = 30.0 if context.observed_for >= INVISIBLE_FOR else 15.0
-    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context.observed_for, longest))
+    why = f"{resource.state}, which this version of tpux does not know: waiting" if resource.unknown else resource.state
+    return context.wait_with_history(f"{saved.candidate}: {why}", poll_after(context.observed_for, longest))
 
 
 def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:

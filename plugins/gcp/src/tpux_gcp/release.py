@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tpux import ProvisionRequest, Released, Waiting
 from tpux.api import machines
-from tpux_gcp import borrowing
+from tpux_gcp import borrowing, login
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
 from tpux_gcp.existence import POLL, Absent, MayAppear, look_up, poll_after
 from tpux_gcp.request import RequestContext
@@ -67,6 +67,7 @@ def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiti
         CloudError: the API failed; what exists is unknown.
     """
     context, found = look_up(context)
+    login.accepted(context.request.directory)
     if isinstance(found, MayAppear):
         return replace(context.wait(found.why, found.poll_after), ends_within=found.ends_within)
     if isinstance(found, Absent):

@@ -75,6 +75,7 @@ class SavedState:
         os_login_user: the login user of VMs with OS Login; empty if the keys were not imported.
         absent_since: since when a TPU whose creation was sent does not exist.
         replacing: a previous TPU of this name is being deleted; then a new one is created.
+        unauthenticated_since: since when creations fail because the login is no longer valid; 0 if they do not.
         configured_name: `tpu.name`. In each zone an existing TPU of this name is adopted; if there is none, the job
             creates one under its `unique_name`.
     """
@@ -108,6 +109,7 @@ class SavedState:
     os_login_user: str = ""
     absent_since: float = 0.0
     replacing: bool = False
+    unauthenticated_since: float = 0.0
     configured_name: str = ""
     claim: Note = field(default_factory=Note)
 

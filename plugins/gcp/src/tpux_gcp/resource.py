@@ -32,6 +32,9 @@ _NODE_STATUS: dict[str, Status] = {
     "PREEMPTED": "preempted",
     "TERMINATED": "maintenance",
     "UNKNOWN": "error",  # a repair failed
+    **dict.fromkeys(
+        ("CREATING", "RESTARTING", "REIMAGING", "REPAIRING", "STARTING", "HIDING", "HIDDEN", "UNHIDING"), "creating"
+    ),
 }
 # QueuedResourceState.State
 _QUEUED_STATUS: dict[str, Status] = {
@@ -195,6 +198,7 @@ class TpuResource:
         error: code and message of a queued resource that failed.
         suspended_by_user: a user, not the cloud, suspended the queued resource.
         missing: the ids of the nodes that an ACTIVE queued resource should have, and that the API answers do not exist.
+        unknown: its state, or a node's, is one that this version of tpux does not know: nothing to do but wait.
     """
 
     status: Status
@@ -207,6 +211,7 @@ class TpuResource:
     accelerator: str = ""
     pricing: str = ""
     missing: tuple[str, ...] = ()
+    unknown: bool = False
 
     @property
     def workers(self) -> int:
@@ -228,7 +233,7 @@ class TpuResource:
         """Return a single node as a resource."""
         return cls(
             node.status, f"node {node.name} is {node.state}", node.labels, (node,), node.queued_resource,
-            accelerator=node.accelerator, pricing=node.pricing,
+            accelerator=node.accelerator, pricing=node.pricing, unknown=node.state not in _NODE_STATUS,
         )  # fmt: skip
 
     @classmethod
@@ -258,6 +263,7 @@ class TpuResource:
             _QUEUED_STATUS.get(queued.state, "creating"), f"queued resource {queued.name} is {queued.state}",
             queued.labels, queued_resource=queued.name, error=queued.error,
             suspended_by_user=queued.initiator == "USER", accelerator=queued.accelerator, pricing=queued.pricing,
+            unknown=queued.state not in {*_QUEUED_STATUS, "ACTIVE"},
         )  # fmt: skip
         if queued.state != "ACTIVE":
             return replace(resource, state=f"{resource.state}: {queued.error[1]}") if queued.error else resource
@@ -266,9 +272,10 @@ class TpuResource:
             reason = f"its node {missing[0]} does not exist" if missing else "it has no nodes"
             return replace(resource, status="error", state=f"{resource.state}, but {reason}", missing=tuple(missing))
         own = tuple(nodes[name] for name in queued.node_ids)
-        worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
+        worst = min(own, key=lambda node: (_WORST_FIRST.index(node.status), node.state in _NODE_STATUS))
         # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
         return replace(
             resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own,
             labels=own[0].labels, accelerator=own[0].accelerator,
+            unknown=worst.state not in _NODE_STATUS,
         )  # fmt: skip

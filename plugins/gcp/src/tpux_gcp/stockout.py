@@ -11,7 +11,7 @@ from typing import cast
 
 from tpux import Denied, Failure, UsageError, Waiting
 from tpux.fields import Backoff, FailureKind, workers_of
-from tpux_gcp import borrowing
+from tpux_gcp import borrowing, login
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,
@@ -80,6 +80,9 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
         problem: why the creation failed.
         gone: nothing exists: the API has just confirmed it, or has rejected the only creation that was sent.
     """
+    if problem.kind == "auth":  # of an operation: the API has accepted the login when it was sent
+        return _repeat_with_login(context, problem)
+    context = context.update(unauthenticated_since=0.0)
     if problem.kind in {"throttled", "busy"}:  # a limit per minute; preempted while it was created
         return retry(context, problem.message)
     lacking = problem.kind == "config" and _lacks_type(context, problem)
@@ -94,6 +97,13 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
         if gone and not context.late_for
         else context.wait(f"{saved.candidate}: {problem.message}", 0)
     )
+
+
+def _repeat_with_login(context: RequestContext, problem: Problem) -> Answer:
+    """Request the candidate again until the login is renewed, or `auth_timeout` has passed."""
+    since = min(context.saved.unauthenticated_since or context.now, context.now)
+    again = retry(context.update(unauthenticated_since=since), f"{problem.message} ({problem.hint})")
+    return login.wait_until_renewed(context.request, problem, again, since)
 
 
 def _lacks_type(context: RequestContext, problem: Problem) -> bool:

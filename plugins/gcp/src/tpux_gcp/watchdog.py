@@ -2,8 +2,8 @@
 
 Its argument is JSON: `endpoint`, `seconds`, `slices`, and `labels`, those of the job that created the TPU. The TPU is
 attended while somebody is logged in to one of its workers, as the supervisor is while it polls a program, or while a
-program of tpux runs on one. The first worker of the first slice decides; each publishes whether it is attended as the
-guest attribute `tpux/attended`. What it cannot learn is a reason to wait.
+program of tpux runs on one. The first worker of the first slice decides; each publishes as the guest attribute
+`tpux/attended` whether it was attended within the last `seconds`. What it cannot learn is a reason to wait.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ def main() -> None:
     pause = min(LONGEST_PAUSE, max(0.5, seconds / 4))
     attended_at, published = time.monotonic(), None
     while True:
-        attended = is_attended()
+        if is_attended():
+            attended_at = time.monotonic()
+        # Until then others must not delete the TPU either: it counts from the last login to any of its workers.
+        attended = time.monotonic() - attended_at < seconds
         if attended != published and publish("attended", "yes" if attended else "no"):
             published = attended
-        if attended:
-            attended_at = time.monotonic()
-        elif time.monotonic() - attended_at >= seconds:
+        if not attended:
             try:
                 report = delete_unattended(settings)
             except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
