@@ -30,6 +30,7 @@ from tpux_gcp.claims import (
 )
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.existence import Exists, is_doubtful, look_up
 from tpux_gcp.labels import JOB, STORE, USER, label_value
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import LOST, Location, TpuResource
@@ -169,7 +170,10 @@ def release(context: RequestContext) -> Waiting | None:
     """
     if not context.saved.borrowed:
         return None
-    resource, request = context.get_resource(), context.request
+    context, found = look_up(context)
+    resource, request = found.resource if isinstance(found, Exists) else None, context.request
+    if resource is not None and is_doubtful(resource):
+        return context.wait(resource.state, BUSY_POLL)
     names = context.lease_names(resource or _NOTHING)
     if {machines.holder_of(name) for name in names} - {"", request.labels[JOB]}:
         return None  # another job of the store has borrowed it: the claim is that one's
@@ -254,6 +258,33 @@ def check_before_start(job: Job) -> None:
         if 0 <= time.time() - since < SETTLE / machines.clock_rate():
             raise HostUnreachableError(f"the claim of {held.name} was removed, and is written anew")
         _checked[key] = time.monotonic()
+
+
+def check_whole(api: Api, location: Location, name: str, resource: TpuResource) -> None:
+    """Check that a name is not that of one slice of several: they are claimed, and deleted, together.
+
+    Raises:
+        InvalidConfigError: it is.
+        CloudError: a call of the API failed.
+    """
+    if (count := slices_around(api, location, name, resource)) > 1:
+        whole = resource.queued_resource
+        raise InvalidConfigError(
+            f"TPU {name} in {location.zone} is one of the {count} slices of the queued resource {whole}",
+            f"set tpu.name: {whole} and tpu.node_count: {count} to use all of them, or choose another tpu.name",
+        )
+
+
+def slices_around(api: Api, location: Location, name: str, resource: TpuResource) -> int:
+    """Return the number of slices of the queued resource to which a single node belongs, 1 for another TPU.
+
+    Raises:
+        CloudError: a call of the API failed.
+    """
+    if not resource.queued_resource or len(resource.nodes) != 1:
+        return 1
+    queued = api.queued_resource(location, resource.queued_resource)
+    return max(1, len(queued.node_ids)) if queued and name in queued.node_ids else 1
 
 
 def check_may_claim(api: Api, location: Location, resource: TpuResource) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpux_gcp.errors import Problem, from_status
 from tpux_gcp.request import UNANSWERED_FOR, RequestContext
-from tpux_gcp.resource import TpuResource
+from tpux_gcp.resource import LOST, TpuResource
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.
 INVISIBLE_FOR = 120.0
@@ -109,6 +109,11 @@ def _note_missing(path: Path, since: dict[str, float]) -> None:
         new.replace(path)
     except OSError as error:
         _log.warning("cannot note which nodes are missing: %s", error)
+
+
+def is_doubtful(resource: TpuResource) -> bool:
+    """Return True of a resource whose missing nodes may exist: with them, so may the claim of another store."""
+    return bool(resource.missing) and resource.status not in LOST
 
 
 def _read_times(path: Path) -> dict[str, float]:

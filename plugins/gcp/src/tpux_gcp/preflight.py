@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tpux import Finding, Job, ProvisionRequest
 from tpux.fields import Bucket
 from tpux_gcp.api import Api
-from tpux_gcp.borrowing import check_may_claim
+from tpux_gcp.borrowing import check_may_claim, check_whole
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.disk_checks import check_disks
 from tpux_gcp.disks import Host
@@ -146,6 +146,7 @@ def _find_named(api: Api, tpu: GcpTpuSection, name: str, zones: list[str], candi
     queue = tpu.allocation_mode == "queued-resources" or tpu.node_count > 1
     for zone in zones:
         if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
+            check_whole(api, Location(api.project, zone), name, resource)
             check_existing(tpu, name, candidates, zone, resource)
             check_may_claim(api, Location(api.project, zone), resource)
             return Finding("note", f"{_BORROWS} {name} in {zone}", "tpu.name")

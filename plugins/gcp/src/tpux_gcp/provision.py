@@ -270,31 +270,12 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
         else:
             where, hint = f" in another store ({store})", "choose another tpu.name"
         raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
+    borrowing.check_whole(context.api, saved.location, context.name, resource)
     check_existing(context.tpu, context.name, candidates_of(context), saved.zone, resource)
-    _check_whole(context, resource)
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowed = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
         return borrowed.wait(f"borrowing {context.name}, which this job did not create", 0)
     return borrowing.acquire(context, resource)
-
-
-def _check_whole(context: RequestContext, resource: TpuResource) -> None:
-    """Check that a TPU is no slice of a multislice, whose users could not see that it is in use: its claim is one.
-
-    Raises:
-        InvalidConfigError: it is one.
-        CloudError: the call of the API failed.
-    """
-    name = resource.queued_resource
-    if not name or name == context.name:
-        return
-    queued = context.api.queued_resource(context.saved.location, name)
-    if queued is not None and len(queued.node_ids) > 1:
-        slices = len(queued.node_ids)
-        raise InvalidConfigError(
-            f"TPU {context.name} in {context.saved.zone} is a slice of the queued resource {name}, which has {slices}",
-            f"set tpu.name: {name} and tpu.node_count: {slices} to use all of it, or choose another tpu.name",
-        )
 
 
 def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:

@@ -8,7 +8,7 @@ from tpux import ProvisionRequest, Released, Waiting
 from tpux.api import machines
 from tpux_gcp import borrowing, login
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
-from tpux_gcp.existence import POLL, Absent, MayAppear, look_up, poll_after
+from tpux_gcp.existence import POLL, Absent, MayAppear, is_doubtful, look_up, poll_after
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import LOST, TpuResource
 
@@ -73,8 +73,8 @@ def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiti
     if isinstance(found, Absent):
         return None if again or not context.late_for else _await_late(context)
     resource = found.resource
-    if context.saved.borrowed and resource.missing and resource.status not in LOST:
-        return context.wait(resource.state, POLL)  # the claims are labels of a node that may be missing for a moment
+    if context.saved.borrowed and is_doubtful(resource):
+        return context.wait(resource.state, MAX_POLL)  # its claims are labels of a node
     if (use := _is_used(context, resource)) is not None:
         return use
     if not _may_delete(context, resource):
@@ -125,6 +125,8 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
         return False
     always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"
     lost = whose == "stale" and resource.status in LOST
+    if lost and borrowing.slices_around(context.api, context.saved.location, context.name, resource) > 1:
+        return False  # it is deleted with the other slices, which are not lost
     return (always or lost) and not machines.acquire_all(
         context.lease_names(resource), context.request.labels, context.request.previous_owners
     )

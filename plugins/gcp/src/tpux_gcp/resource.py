@@ -270,7 +270,11 @@ class TpuResource:
         missing = [name for name in queued.node_ids if name not in nodes]
         if missing or not queued.node_ids:
             reason = f"its node {missing[0]} does not exist" if missing else "it has no nodes"
-            return replace(resource, status="error", state=f"{resource.state}, but {reason}", missing=tuple(missing))
+            first = next((nodes[name] for name in queued.node_ids if name in nodes), None)  # it may have a claim
+            return replace(
+                resource, status="error", state=f"{resource.state}, but {reason}", missing=tuple(missing),
+                labels=first.labels if first else queued.labels,
+            )  # fmt: skip
         own = tuple(nodes[name] for name in queued.node_ids)
         worst = min(own, key=lambda node: (_WORST_FIRST.index(node.status), node.state in _NODE_STATUS))
         # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
