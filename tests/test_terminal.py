@@ -32,11 +32,14 @@ class Terminal:
         args: the command's arguments.
         term: the type of the terminal.
         pipe: a shell script between the command's stdout and the terminal.
+        size: columns and rows.
     """
 
-    def __init__(self, tpux, *args: str, term: str = "xterm-256color", pipe: str = "") -> None:
+    def __init__(
+        self, tpux, *args: str, term: str = "xterm-256color", pipe: str = "", size: tuple[int, int] = (COLUMNS, ROWS)
+    ) -> None:
         self._master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self._piped = subprocess.Popen(["sh", "-c", pipe], stdin=subprocess.PIPE, stdout=slave) if pipe else None
         # The end of a session's leader would hang up the terminal of the program behind the pipe.
         start = ["-m", "tpux"] if pipe else ["-c", ON_TERMINAL]
@@ -52,7 +55,7 @@ class Terminal:
         os.close(slave)
         if self._piped:
             self._piped.stdin.close()
-        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
 
     def read(self) -> bool:

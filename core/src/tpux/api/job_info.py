@@ -33,7 +33,9 @@ class JobInfo:
         workers: the number of workers, 0 if it is not known yet.
         machines: the name of the machines that it holds; None if it holds none.
         failure: the failure of the last attempt, None if there is none.
-        created_at: seconds since the epoch.
+        progress: how far the last attempt has come, such as `step 310 of 1000`; "" if that is unknown.
+        since: since when it is in this state, in seconds since the epoch.
+        created_at: in seconds since the epoch.
         updated_at: when its last event was written.
         directory: the job's directory on this machine.
         output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
@@ -54,6 +56,8 @@ class JobInfo:
     workers: int
     machines: str | None
     failure: Failure | None
+    progress: str
+    since: float
     created_at: float
     updated_at: float
     directory: Path
@@ -67,6 +71,8 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         record: the job on disk.
         report: what the supervisor says about itself, which may know better what the job waits for; None if unknown.
     """
+    from tpux.store import progress
+
     state: State = record.refresh() if report is None else report.applied_to(record.refresh())
     return JobInfo(
         id=state.id,
@@ -84,6 +90,8 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         workers=state.workers,
         machines=state.machines.name if state.machines else None,
         failure=state.failure,
+        progress=str(progress.load(record.directory, state)[0]),
+        since=state.since,
         created_at=state.created_at,
         updated_at=state.updated_at,
         directory=record.directory,

@@ -1,0 +1,1 @@
+"""`tpux monitor`: a live view of the jobs and their output."""

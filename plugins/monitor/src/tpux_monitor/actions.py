@@ -1,0 +1,69 @@
+"""What the keys of the monitor do to a job: tpux's own commands, in a process of their own."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from tpux.api import JobInfo
+
+TIMEOUT = 120.0
+"""Seconds after which a command is left alone: what it has requested takes place without it."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A command on a job.
+
+    Attributes:
+        word: of `tpux`.
+        options: so that it neither asks nor waits longer than it must.
+        effect: what it does, for the question.
+    """
+
+    word: str
+    options: tuple[str, ...] = ()
+    effect: str = ""
+
+    def command(self, job: JobInfo) -> list[str]:
+        """Return the words of the command."""
+        return [self.word, *self.options, str(int(job.id))]
+
+    def question(self, job: JobInfo) -> str:
+        """Return what is asked before, which names the job, its state and its machines."""
+        machines = f", which holds {job.machines}" if job.machines else ""
+        return f"{self.word} job {int(job.id)} ({job.name}), {job.state}{machines}? {self.effect}"
+
+    def typed(self, job: JobInfo) -> str:
+        """Return what a user would type for it."""
+        return shlex.join(["tpux", self.word, str(int(job.id))])
+
+
+ACTIONS = {
+    "s": Action("stop", ("--no-wait",), "The program is ended."),
+    "r": Action("resume", (), "It continues from its last checkpoint."),
+    "R": Action("rerun", (), "It starts from scratch."),
+    "d": Action("delete", ("-y",), "The program is ended, the machines are released, all logs are removed."),
+}
+"""By key."""
+
+
+def run(action: Action, job: JobInfo) -> str:
+    """Carry an action out; return the last line that the command printed."""
+    command = [sys.executable, "-m", "tpux", *action.command(job)]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{action.typed(job)} has not ended after {TIMEOUT:.0f} s; what it requested takes place without it"
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return said[-1] if said else f"{action.typed(job)}: exit code {done.returncode}"

@@ -1,0 +1,146 @@
+"""`tpux monitor`: its screen, its keys, and the terminal that it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tests.test_terminal import Terminal
+from tpux_monitor.app import Monitor
+
+LOOP = "command: {cmd: 'echo step 7; exec sleep 300'}\njob: {name: llama}\n"
+
+
+@pytest.fixture
+def job(tpux, monkeypatch):
+    """A running job, in whose store the monitor also runs within this process."""
+    for name in ("HOME", "TPUX_HOME"):
+        if name in tpux.env:
+            monkeypatch.setenv(name, tpux.env[name])
+    made = tpux.create(LOOP)
+    tpux.until(lambda: tpux.show(made)["state"] == "running")
+    logs = tpux.directory(made) / "logs"
+    tpux.until(lambda: any(b"step 7" in path.read_bytes() for path in logs.rglob("command_worker_0.log")))
+    yield made
+    tpux("delete", "-y", made)
+
+
+def drive(steps, size=(80, 24), **options) -> None:
+    """Run the monitor on a terminal of a size that is not there, and call `steps` with it."""
+
+    async def run() -> None:
+        app = Monitor(interval=0.25, **options)
+        async with app.run_test(size=size) as pilot:
+            await steps(app, pilot)
+
+    asyncio.run(run())
+
+
+def text(app) -> str:
+    """Return the lines of the screen."""
+    width, height = app.size
+    rows = [app.screen._compositor.render_strips()[y] for y in range(height)]
+    return "\n".join("".join(segment.text for segment in row).rstrip()[:width] for row in rows)
+
+
+async def until(app, pilot, *words: str) -> None:
+    for _ in range(600):
+        await pilot.pause(0.1)
+        if all(word in text(app) for word in words):
+            return
+    raise AssertionError(f"no {words} in\n{text(app)}")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 12)])
+def test_the_screen(job, size):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "1 job: 1 running", "llama", "running")
+        if size == (40, 12):
+            assert "following" not in text(app), "there is no space for it"
+            await pilot.press("l")
+        await until(app, pilot, "output, worker 0 of 1, following", "step 7")
+        if size == (40, 12):
+            await pilot.press("l")
+        await pilot.resize_terminal(100, 30)
+        await until(app, pilot, "LAST LINE")
+
+    drive(steps, size)
+
+
+def test_a_job_is_stopped_only_after_a_yes(tpux, job):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "running")
+        await pilot.press("s")
+        await until(app, pilot, f"stop job {int(job)} (llama), running, which holds")
+        await pilot.press("enter")
+        await pilot.pause(0.5)
+        assert tpux.show(job)["state"] == "running"
+        await pilot.press("s", "y")
+        await until(app, pilot, "stopped", f"job {int(job)}")
+
+    drive(steps, (120, 24))
+    assert tpux.show(job)["state"] == "stopped"
+
+
+def test_a_readonly_monitor_changes_nothing(tpux, job):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "running")
+        await pilot.press("d")
+        await until(app, pilot, "--readonly: no key changes a job")
+
+    drive(steps, readonly=True)
+    assert tpux.show(job)["state"] == "running"
+
+
+def test_a_filter_is_typed_and_left(job):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "running")
+        await pilot.press("slash", *"!llama", "enter")
+        await until(app, pilot, "no output yet")
+        assert "running  " not in text(app).partition("\n")[2]
+        await pilot.press("escape")
+        await until(app, pilot, "step 7")
+
+    drive(steps)
+
+
+def test_old_data_are_marked(job, monkeypatch):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "running")
+        app._read_at -= 60
+
+        def hang(**_: object) -> None:
+            raise OSError("no answer")
+
+        monkeypatch.setattr("tpux_monitor.app.read", hang)
+        app._interval = 60
+        await until(app, pilot, "cannot read the jobs: no answer")
+        app._read_at -= 60
+        app._draw_head()
+        await until(app, pilot, "stale")
+
+    drive(steps, (120, 24))
+
+
+def test_once_prints_text(tpux, job):
+    printed = tpux("monitor", "--once")
+    assert "1 job: 1 running" in printed.stderr
+    assert printed.stdout.splitlines()[1].split()[1:3] == ["llama", "running"]
+    refused = tpux("monitor", code=2)
+    assert "tpux monitor --once" in refused.stderr
+
+
+@pytest.mark.parametrize("end", ["q", "SIGTERM"])
+def test_the_terminal_is_left_as_it_was(tpux, job, end):
+    terminal = Terminal(tpux, "monitor", size=(80, 24))
+    terminal.until("step 7")
+    if end == "q":
+        terminal.type(b"q")
+    else:
+        os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.end() == 0
+    assert not terminal.screen.mode & {1000 << 5, 1003 << 5}, "it no longer reports the mouse"
+    assert terminal.screen.cursor.hidden is False
