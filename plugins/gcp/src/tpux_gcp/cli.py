@@ -81,7 +81,7 @@ LEAST_WIDTHS = {"state": 8, "name": 20}
 
 @app.command("list", epilog="Example: tpux tpu list --zone us-central2-b")
 def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
-    """List the project's TPUs, and the jobs that created or have borrowed them."""
+    """List the project's TPUs and the jobs that use them."""
     api = open_api(project)
     found, where = _list(api, zone)
     print_tpus(found, json=json, empty=f"no TPUs in {where} of project {api.project}")

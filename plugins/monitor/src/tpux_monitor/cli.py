@@ -1,4 +1,4 @@
-"""`tpux monitor` (Watch): a live view of your jobs and their output on the whole terminal."""
+"""`tpux monitor`: show your jobs and the output of one of them, live."""
 
 from __future__ import annotations
 
