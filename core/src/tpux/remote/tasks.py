@@ -17,7 +17,7 @@ from tpux.model.host import OpenHost
 from tpux.model.machines import Worker
 from tpux.model.program_output import step_reason
 from tpux.model.steps import Put, Result, Sh, Step
-from tpux.remote import process
+from tpux.remote import disks, process
 from tpux.remote.calls import WorkerCalls
 from tpux.remote.connections import TransportFailedError
 from tpux.remote.markers import marker_path
@@ -236,5 +236,8 @@ def step_title(step: Step) -> str:
 
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
     """Return in one line how a step failed, with the lines of its output that state why, else the last ones."""
-    said = step_reason(result.text) or [line.strip() for line in result.text.splitlines() if line.strip()][-lines:]
-    return f"`{step_title(step)}` exited with {result.code}: {' | '.join(said or ['no output'])}"
+    full = disks.said(result.text)
+    text = result.text.replace(f"tpux: {full}\n", "")
+    said = step_reason(text) or [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+    how = f"`{step_title(step)}` exited with {result.code}: {' | '.join(said or ['no output'])}"
+    return f"{full}: {how}" if full else how
