@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -116,19 +117,23 @@ def test_after_three_times_it_only_reports_and_a_forced_restart_kills_it(tpux, n
 @pytest.mark.system
 def test_a_process_that_was_stopped_is_not_replaced_and_what_is_not_the_holder_is_not_killed(tpux, note):
     job, go, pid = gated(tpux)
+    victim = subprocess.Popen(["sleep", "1000"])
     os.kill(pid, signal.SIGSTOP)
     lock = next(tpux.home.glob("supervisor/*/lock"))
     status = lock.read_text()
     try:
-        for field, value in {"boot": "another machine's", "began": 1, "pid": os.getpid()}.items():
-            lock.write_text(json.dumps({**json.loads(status), field: value}))
+        other = {"pid": victim.pid, "began": int(Path(f"/proc/{victim.pid}/stat").read_text().split()[21])}
+        for wrong in ({"boot": "another machine's"}, {"began": 1}, other):
+            lock.write_text(json.dumps({**json.loads(status), **wrong}))
             failed = tpux("supervisor", "restart", "--force", code=1).stderr
             assert "the supervisor did not end within 3 s" in failed
         assert "was killed" not in failed
         assert tpux.alive(pid)
+        assert victim.poll() is None
         next(tpux.home.glob("supervisor/*/stop")).unlink()
         time.sleep(2 * 60 * TICK - 9)  # nothing is asserted of it: longer than what a loop may stand still
     finally:
+        victim.kill()
         lock.write_text(status)
         os.kill(pid, signal.SIGCONT)
     beat = heartbeat(tpux).stat().st_mtime

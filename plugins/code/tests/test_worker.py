@@ -258,6 +258,23 @@ def test_a_copy_that_failed_is_repeated_and_leaves_nothing_behind(one, tmp_path,
     assert one.files() == {"new.py": "3"}
 
 
+def test_no_version_of_the_code_counts_after_an_install_that_failed(one, tmp_path, monkeypatch):
+    one.write({"train.py": "1"})
+    assert one.install() == ""
+    first = Snapshots().make(one.tree, choose(one.tree, [], [])).id
+    assert one._run(iter_of(worker.check_steps(one.job, first))) == ""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "sync").write_text('#!/bin/sh\ncase $2 in jobs/*) echo "the disk fails"; exit 1 ;; esac\n')
+    (tools / "sync").chmod(0o755)
+    one.write({"train.py": "2"})
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tools), prepend=":")
+        assert "the disk fails" in one.install()
+    assert one.files() == {"train.py": "2"}
+    assert "the code is not on the worker, or another version" in one._run(iter_of(worker.check_steps(one.job, first)))
+
+
 @pytest.mark.parametrize("edited", ODD := ["a", "a b", "a 5", "a\x01b", "a\n5 5 f", "a.b", "a-b/c d", "a 1 1 81a4"])
 def test_files_of_any_name_are_restored(one, edited):
     code = {"pkg/" + name: name for name in ODD}

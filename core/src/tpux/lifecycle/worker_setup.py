@@ -246,7 +246,7 @@ def _set_up_module(
             done, when = DoneSteps(), "not ready after its set-up: "
             failed = yield from _run_hook(turn, worker, name, spec.check, number, progress, again=True)
         if failed is None:
-            yield from write_marker(turn.workers, worker, name, marker)
+            yield from write_marker(turn.workers, worker, name, marker, after_setup=True)
             return None
         output = f"all of its output: tpux logs {turn.number} --module {name} --worker {worker.index}"
         code = FINAL if failed[1].code == FINAL else None

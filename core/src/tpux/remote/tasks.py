@@ -138,6 +138,10 @@ def retry_unreachable(
             return answer
 
 
+SYNC_TIMEOUT = 600.0
+"""Seconds that a worker may take to write to its disk what a set-up has left in memory."""
+
+
 @dataclass
 class DoneSteps:
     """How many of the first steps of a plugin a try has done, and what their runs are named after."""
@@ -213,7 +217,9 @@ def run_steps(
     return runner.failed
 
 
-def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -> WorkerTask[None]:
+def write_marker(
+    workers: Workers, worker: Worker, module: str, marker: bytes, *, after_setup: bool = False
+) -> WorkerTask[None]:
     """Write the marker of a module on a worker; see `tpux.remote.markers`.
 
     Args:
@@ -221,9 +227,12 @@ def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -
         worker: the worker.
         module: the module.
         marker: what is written.
+        after_setup: what it stands for is new, and written to the disk first: the machine may crash.
     """
 
     def put(host: OpenHost) -> None:
+        if after_setup:
+            host.run("sync -f .", timeout=SYNC_TIMEOUT)
         host.put(marker, marker_path(module))
 
     yield from retry_unreachable(workers, worker, put)

@@ -44,6 +44,7 @@ install_files() {
     found=$(printf '%s\\n' "$sizes" | awk "$counted")
     expected={expected}
     [ "$found" = "$expected" ] || { echo "the copy is not complete: $found, not $expected"; return 1; }
+    sync -f "$new/files"
     (
         flock -w 600 9 || exit
         [ -d {root}/snapshots/{id} ] || mv "$new/files" {root}/snapshots/{id} || exit

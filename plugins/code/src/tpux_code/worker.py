@@ -85,6 +85,7 @@ if ! [ -d snapshots/{id} ]; then
         mkdir "$new"
     fi
     tar -xzf "$archive" -C "$new" --no-same-owner
+    sync -f "$new" # a crash of the machine leaves a snapshot complete, or none
     mv "$new" snapshots/{id}
 fi
 for file in "$archive.removed" awaited-{id}; do
@@ -203,6 +204,7 @@ else
 fi
 set -- "$job.new" "$job.links" "$job.wanted" "$job.have" "$job.differ" "$job.copy"
 rm -rf "$@" "$job.both" "$job.removed" "$job.former" "$job.directories"
+sync -f "$job" # before what says that it is there
 echo {id} >"$job.id"
 """
 )
