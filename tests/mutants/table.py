@@ -671,4 +671,25 @@ MUTANTS = [
         "    used = lines\n",
         ("core/tests/test_remote_disks.py::test_full_disks",),
     ),
+    Mutant(
+        "code is installed only from a snapshot that is as it was sent",
+        "plugins/code/src/tpux_code/lists.py",
+        "    sizes | cmp -s - lists/{id}.sizes || return 1\n",
+        "",
+        ("plugins/code/tests/test_worker.py::test_a_snapshot_that_a_crash_has_damaged_is_sent_again",),
+    ),
+    Mutant(
+        "the digests of a snapshot are compared once in each boot of the worker",
+        "plugins/code/src/tpux_code/lists.py",
+        "    has_digests snapshots/{id} lists/{id} || return 1\n",
+        "",
+        ("plugins/code/tests/test_worker.py::test_a_snapshot_that_a_crash_has_damaged_is_sent_again",),
+    ),
+    Mutant(
+        "a damaged snapshot is no base of the next one",
+        "plugins/code/src/tpux_code/worker.py",
+        '    if ! has_digests "$new" jobs/{key}.list; then\n',
+        "    if false; then\n",
+        ("plugins/code/tests/test_worker.py::test_a_damaged_snapshot_is_no_base_of_the_next",),
+    ),
 ]
