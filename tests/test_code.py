@@ -166,6 +166,33 @@ def test_a_full_disk_on_one_worker_is_reported_with_the_worker(tpux, project):
     assert f"tpux logs {int(job)} --module code --worker 1" in failure["hint"]
 
 
+SYNC = """#!/bin/sh
+cd "$HOME/.tpux" && line=
+[ ! -e "$(echo code/snapshots/[0-9a-f]*)" ] || line="$line snapshot"
+[ ! -s "$(echo code/jobs/*.id)" ] || line="$line id"
+[ ! -e ready/code ] || line="$line $(head -c 5 ready/code)"
+echo "synced:$line" >>"$HOME/synced"
+"""
+
+
+@pytest.fixture
+def fake_sync(tpux):
+    """Let `sync` write down what there is before it."""
+    tools = tpux.work.parent / "bin"
+    tools.mkdir()
+    (tools / "sync").write_text(SYNC)
+    (tools / "sync").chmod(0o755)
+    tpux.env["PATH"] = f"{tools}{os.pathsep}{tpux.env['PATH']}"
+
+
+@pytest.mark.usefixtures("project", "fake_sync")
+def test_files_are_on_the_disk_before_what_says_that_they_are_there(tpux):
+    tpux("run", tpux.config(CONFIG))
+    for worker in (0, 1):
+        synced = (tpux.machines("000001") / f"worker-{worker}/synced").read_text().splitlines()
+        assert synced == ["synced: being", "synced: snapshot being", "synced: snapshot id being"]
+
+
 @pytest.mark.parametrize(
     ("section", "message", "hint"),
     [

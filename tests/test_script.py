@@ -103,7 +103,8 @@ def test_a_full_disk_on_one_of_four_workers(tpux):
         subprocess.run(["umount", "-l", small], check=True)
     failure = tpux.show(job)["failure"]
     assert (failure["kind"], failure["worker"]) == ("setup", 2)
-    assert "run the set-up script" in failure["evidence"]
+    start = f"script: the disk of worker 2 is full ({small}: 0 of 1.0 MB): `run the set-up script` exited with 1: "
+    assert failure["evidence"].startswith(start)
     assert "No space left on device" in failure["evidence"]
     assert f"tpux logs {int(job)} --module script --worker 2" in failure["hint"]
     tpux("resume", job)

@@ -152,6 +152,28 @@ def test_a_job_that_is_created_while_the_supervisor_ends_is_driven(supervise, tm
     assert driven == ["000001", "000002"]
 
 
+def test_a_job_whose_lock_is_held_is_driven_once_it_is_free(supervise, tmp_path, clock, monkeypatch):
+    """The command that creates a job holds its lock, and wakes the supervisor before it releases it."""
+    creating = Store(tmp_path, "me").record("000001")
+    assert creating.acquire()
+    wait, waits = clock.wait, itertools.count()
+
+    def release_later(event: threading.Event, seconds: float) -> bool:
+        if next(waits) == 5:
+            creating.lock.release()
+        return wait(event, seconds)
+
+    monkeypatch.setattr(clock, "wait", release_later)
+    driven: list[str] = []
+
+    def advance(controller: JobController) -> float | None:
+        driven.append(controller.record.id)
+        return stop(controller)
+
+    supervise(advance)
+    assert driven == ["000001"]
+
+
 def _adopt_once(adopt: Callable[..., None], driven: list[str]) -> Callable[..., None]:
     """Stand for a job that is done: its events say otherwise here."""
 

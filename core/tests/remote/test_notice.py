@@ -14,6 +14,7 @@ import pytest
 from tpux.model.job import Command
 from tpux.remote.job_runs import remove
 from tpux.remote.process import NoticePoller, RemoteProcess, Status, poll, probe, read_notice, start, stop
+from tpux.remote.script import render
 
 if TYPE_CHECKING:
     from conftest import Here
@@ -144,6 +145,16 @@ def test_what_a_notice_says_never_controls_a_terminal(here: Here) -> None:
     status = ended(here, run)
     assert status.notice == "]52;c;AAAA two lines and a tab"
     assert probe(here.host, run, 0).notice == status.notice
+
+
+@pytest.mark.parametrize(("code", "noticed"), [(0, False), (143, True)])
+def test_a_notice_between_the_end_of_a_program_and_that_of_the_waiting(here: Here, code: int, *, noticed: bool) -> None:
+    run = here.run()
+    (here.home / run.directory).mkdir(parents=True)
+    (here.home / run.exit).write_text(f"{code}\n")
+    script = render("notice", run.id, {"notice": "echo preempted", "grace": 1, "stop_script": "echo tpux-run 0"})
+    assert here.host.run(f"set -- 1\n{script}").ok
+    assert read_notice(here.host, run) == ("preempted" if noticed else "")
 
 
 def test_a_killed_runner_leaves_no_waiting_behind(here: Here) -> None:

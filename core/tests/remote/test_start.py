@@ -55,6 +55,27 @@ def test_a_long_run_is_running_and_then_ended(here: Here) -> None:
     assert probe(here.host, here.run(), 6).output == b"done\n"
 
 
+def test_a_program_that_ends_during_a_poll_loses_no_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = here.run()
+    here.start("echo first; until [ -e go ]; do sleep 0.01; done; echo last", run)
+    read, offset = here.host._read, 0
+
+    def end_after(path: str, start: int) -> bytes | None:
+        """Read one file; the program ends before the next one is read."""
+        found = read(path, start)
+        (here.home / "go").touch()
+        here.until((here.home / run.exit).exists)
+        return found
+
+    here.until(lambda: poll(here.host, run, 0).output == b"first\n")
+    output = b""
+    monkeypatch.setattr(here.host, "_read", end_after)
+    while (status := poll(here.host, run, offset)).phase != "ended":
+        output += status.output
+        offset = len(output)
+    assert output + status.output == b"first\nlast\n"
+
+
 def test_a_run_that_was_never_started_is_absent(here: Here) -> None:
     assert poll(here.host, here.run(), 0).phase == "absent"
     assert probe(here.host, here.run(), 0).phase == "absent"

@@ -144,7 +144,9 @@ def test_a_file_that_the_worker_cannot_store_fails_the_step(here: Here, monkeypa
     assert runner.failed is not None
     step, result = runner.failed
     assert (isinstance(step, Put), result.code) == (True, 1)
-    assert result.text == "put requirements.txt: No space left on device"
+    said, disks = result.text.splitlines()
+    assert said == "put requirements.txt: No space left on device"
+    assert disks.startswith("tpux: a disk of worker 0 was full (now /"), "this machine's disks are not"
     assert "put requirements.txt: put requirements.txt: No space left" in log_of(here)
 
 

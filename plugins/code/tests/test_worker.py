@@ -258,6 +258,52 @@ def test_a_copy_that_failed_is_repeated_and_leaves_nothing_behind(one, tmp_path,
     assert one.files() == {"new.py": "3"}
 
 
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_a_snapshot_that_a_crash_has_damaged_is_sent_again(one, *, same_boot):
+    one.write({"train.py": "12", "kept \\ odd\n name": "3", "link": "-> train.py"})
+    assert one.install() == ""
+    root = one.home / worker.ROOT
+    [stored] = (root / "snapshots").iterdir()
+    status = (stored / "train.py").stat()
+    (stored / "train.py").write_text("" if same_boot else "\0\0")
+    os.utime(stored / "train.py", ns=(status.st_atime_ns, status.st_mtime_ns))
+    if not same_boot:
+        (root / "lists" / f"{stored.name}.boot").write_text("an earlier boot\n")
+    shutil.rmtree(one.directory)
+    installed = one._run(iter_of(worker.install(one.job, stored.name, 0)))
+    assert installed == "failed", "it has not put the damaged files there"
+    assert one.install() == ""
+    assert one.files()["train.py"] == "12"
+
+
+def test_a_damaged_snapshot_is_no_base_of_the_next(one):
+    one.write({"train.py": "1", "large.py": "2" * 1000})
+    assert one.install() == ""
+    [stored] = (one.home / worker.ROOT / "snapshots").iterdir()
+    (stored / "large.py").write_text("")
+    one.write({"train.py": "3", "large.py": "2" * 1000})
+    assert "the code that was on the worker is damaged: it is sent again" in one.install()
+    assert one.install() == ""
+    assert one.files() == {"train.py": "3", "large.py": "2" * 1000}
+
+
+def test_no_version_of_the_code_counts_after_an_install_that_failed(one, tmp_path, monkeypatch):
+    one.write({"train.py": "1"})
+    assert one.install() == ""
+    first = Snapshots().make(one.tree, choose(one.tree, [], [])).id
+    assert one._run(iter_of(worker.check_steps(one.job, first))) == ""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "sync").write_text('#!/bin/sh\ncase $2 in jobs/*) echo "the disk fails"; exit 1 ;; esac\n')
+    (tools / "sync").chmod(0o755)
+    one.write({"train.py": "2"})
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tools), prepend=":")
+        assert "the disk fails" in one.install()
+    assert one.files() == {"train.py": "2"}
+    assert "the code is not on the worker, or another version" in one._run(iter_of(worker.check_steps(one.job, first)))
+
+
 @pytest.mark.parametrize("edited", ODD := ["a", "a b", "a 5", "a\x01b", "a\n5 5 f", "a.b", "a-b/c d", "a 1 1 81a4"])
 def test_files_of_any_name_are_restored(one, edited):
     code = {"pkg/" + name: name for name in ODD}
@@ -321,7 +367,7 @@ def test_machines_that_stay_keep_nothing_of_a_set_up_that_was_cut_off(one, tmp_p
         one.install()
     one.write({"new.py": "3"})
     snapshot = Snapshots().make(one.tree, ["new.py"]).id
-    assert one._run(cut_off(worker.send(one.job, Snapshots(), snapshot), 2)) == ""
+    assert one._run(cut_off(worker.send(one.job, Snapshots(), snapshot), 3)) == ""
     root = one.home / worker.ROOT
     assert list(root.rglob("*.tar.gz"))
     assert one._run(clean_up(one.job, released=True)) == ""
@@ -391,4 +437,4 @@ def test_a_dry_run_shows_what_a_worker_without_any_code_gets(one):
     titles = [step.title if isinstance(step, Sh) else step.remote for step in planned]
     install = "put the code into the job's directory, if it is on the worker"
     archive = f".tpux/code/jobs/{job.key}.{snapshot}-all.tar.gz"
-    assert titles == [install, archive, "unpack the code", install]
+    assert titles == [install, f".tpux/code/jobs/{job.key}.list", archive, "unpack the code", install]

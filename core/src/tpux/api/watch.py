@@ -34,7 +34,7 @@ def watch(
         store: the store of the job.
         record: the job.
         timeout: seconds; None for no limit.
-        warn: called once if the user has stopped the supervisor, so that nothing happens until it is started.
+        warn: called once if the supervisor was stopped or does not move, so that nothing happens until a user acts.
         notice: called with the job's state and reason after 2 s, and when they change.
     """
     start = checked = time.monotonic()
@@ -54,9 +54,11 @@ def watch(
             notice(said := text)
         if now - checked >= ENSURE_EVERY:
             checked, was_warned = now, warned
-            warned = not client.ensure_running(store)
+            stopped = "the supervisor was stopped; jobs continue after: tpux supervisor start"
+            problem = client.current_report(store).stuck if client.ensure_running(store) else stopped
+            warned = bool(problem)
             if warned and not was_warned and warn is not None:
-                warn("the supervisor was stopped; jobs continue after: tpux supervisor start")
+                warn(problem)
         time.sleep(pause)
         pause = min(pause * 1.5, POLL_EVERY)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tpux.cli.common import Group, Json, echo, emit, iso, new_app, readable, say, short_id
 from tpux.console import waiting_for
@@ -13,17 +16,20 @@ from tpux.errors import TpuxError
 if TYPE_CHECKING:
     from tpux.store import Store
     from tpux.supervisor.lockfile import Status
+    from tpux.supervisor.report import Report
 
 app = new_app()
 START_TIMEOUT = 30.0
 """Seconds to wait until a supervisor that was started has taken its lock."""
+FORCED_TIMEOUT = 3.0
+"""Seconds that `restart --force` waits until it kills."""
 STARTING_TIMEOUT = 2.0
 """Seconds that `status` waits for one that a command may have started just before, if there is something to do."""
 
 
 @app.callback(cls=Group)
 def supervisor() -> None:
-    """Show, start or stop the background process that runs your jobs."""
+    """Show, start, stop or restart the background process that runs your jobs."""
 
 
 @app.command(epilog="Example: tpux supervisor status --json")
@@ -36,7 +42,7 @@ def status(json: Json = False) -> None:
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.store.files import JsonFile
-    from tpux.supervisor import client
+    from tpux.supervisor import client, heartbeat
     from tpux.supervisor.files import Files
     from tpux.supervisor.lockfile import Installation
     from tpux.supervisor.report import ListenerReports
@@ -47,7 +53,7 @@ def status(json: Json = False) -> None:
     running = _running_or_starting(store) if live and not files.stop.exists() else client.status(store)
     report, installed = client.current_report(store), client.find_installed(store)
     log, reports = str(files.log), (JsonFile(files.listeners, ListenerReports).load() or ListenerReports()).reports
-    broken = Plugins().broken(*ASKED_OF_ALL)
+    broken, replaced = Plugins().broken(*ASKED_OF_ALL), heartbeat.replaced(files.heartbeat)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
         data["pid"] = running and running.pid
@@ -58,6 +64,8 @@ def status(json: Json = False) -> None:
         data["listeners"] = [{**asdict(listener), "at": iso(listener.at)} for listener in reports]
         data["installation"] = running and asdict(running.installation)
         data["problem"] = report.installation
+        data["stuck"] = report.stuck
+        data["replaced"] = [iso(at) for at in replaced]
         data["blocked"] = dict(report.blocked)
         data["broken_plugins"] = {name: error.message for name, error in broken.items()}
         emit(data)
@@ -67,10 +75,8 @@ def status(json: Json = False) -> None:
         echo(f"supervisor running, process {running.pid}, {len(live)} active job(s), log {log}")
         elsewhere = "" if running.installation.is_here() else f" (this is {Installation.current()})"
         echo(f"  {running.installation}{elsewhere}")
-        if report.installation:
-            echo(f"  the installation has changed and cannot be used: {report.installation}")
-        for job, why in report.blocked.items():
-            echo(f"  job {short_id(job)}: {why}")
+        for line in _problems(report, len(replaced)):
+            echo(f"  {line}")
         differences = running.differences()
         for name, value in running.public_environment().items():
             echo(f"  {name}={value}" + (" (differs in this shell)" if name in differences else ""))
@@ -86,6 +92,17 @@ def status(json: Json = False) -> None:
         disabled = listener.disabled and running is not None
         notes = ["disabled until the supervisor starts again"] * disabled + [f"{listener.skipped} event(s) skipped"]
         echo(f"listener {listener.name} ({', '.join(notes)}): {listener.message} ({iso(listener.at)[:19]})")
+
+
+def _problems(report: Report, replaced: int) -> Iterator[str]:
+    if report.stuck:
+        yield report.stuck
+    if replaced:
+        yield f"replaced {replaced} time(s) within an hour, since its main loop did not move"
+    if report.installation:
+        yield f"the installation has changed and cannot be used: {report.installation}"
+    for job, why in report.blocked.items():
+        yield f"job {short_id(job)}: {why}"
 
 
 def _running_or_starting(store: Store) -> Status | None:
@@ -120,11 +137,23 @@ def start() -> None:
         say(f"supervisor running, process {running.pid}")
 
 
+@app.command(epilog="Example: tpux supervisor restart --force")
+def restart(
+    force: Annotated[bool, typer.Option("--force", help="Kill it if it does not end within 3 s, not 30 s.")] = False,
+) -> None:
+    """Stop the supervisor and start it again; programs keep running."""
+    from tpux.store import Store
+    from tpux.supervisor import client
+
+    client.stop(Store(), timeout=FORCED_TIMEOUT if force else client.STOP_TIMEOUT)
+    start()
+
+
 @app.command(epilog="Example: tpux supervisor stop")
 def stop() -> None:
     """Stop the supervisor; programs keep running on the workers.
 
-    The next command that acts on a job starts it again.
+    It is killed if it does not end within 30 s. The next command that acts on a job starts it again.
     """
     from tpux.store import Store
     from tpux.supervisor import client

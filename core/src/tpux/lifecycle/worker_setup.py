@@ -20,7 +20,7 @@ from tpux.model.machines import Peer, Worker
 from tpux.model.steps import Result, Step, Steps
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.remote import job_runs, process
+from tpux.remote import disks, job_runs, process
 from tpux.remote.markers import IN_PROGRESS, fingerprint, has_check, marker_path, stale_reason
 from tpux.remote.steps import GRACE, KILL_TIMEOUT
 from tpux.remote.tasks import (
@@ -180,11 +180,17 @@ def _try_repeatedly(
         except TpuxError as error:
             may_run = True
             turn.log(f"worker {worker.index}: {what}: {error.message}")
-            disks = f"its disks: tpux exec {turn.number} --host --worker {worker.index} -- df -h . /tmp"
-            failure = _failure(turn, worker, what, error.message, error.hint, disks)
+            failure = yield from _not_started(turn, worker, what, error)
         if failure is None or failure.kind != "setup" or failure.code == FINAL:
             break
     return failure
+
+
+def _not_started(turn: Turn, worker: Worker, what: str, error: TpuxError) -> WorkerTask[Failure]:
+    """Return the failure of a try whose step could not be started, as on a full disk."""
+    full = yield from retry_unreachable(turn.workers, worker, lambda host: disks.full_now(host, error.message))
+    shows = f"its disks: tpux exec {turn.number} --host --worker {worker.index} -- df -h . /tmp"
+    return _failure(turn, worker, what, f"{full}: {error.message}" if full else error.message, error.hint, shows)
 
 
 def _failure(turn: Turn, worker: Worker, what: str, evidence: str, *hints: str, code: int | None = None) -> Failure:
@@ -240,7 +246,7 @@ def _set_up_module(
             done, when = DoneSteps(), "not ready after its set-up: "
             failed = yield from _run_hook(turn, worker, name, spec.check, number, progress, again=True)
         if failed is None:
-            yield from write_marker(turn.workers, worker, name, marker)
+            yield from write_marker(turn.workers, worker, name, marker, after_setup=True)
             return None
         output = f"all of its output: tpux logs {turn.number} --module {name} --worker {worker.index}"
         code = FINAL if failed[1].code == FINAL else None

@@ -70,6 +70,11 @@ class RemoteProcess:
         return f"{self.directory}/exit"
 
     @property
+    def disks(self) -> str:
+        """The path of how full the worker's disks were when it had failed, relative to the worker's home."""
+        return f"{self.directory}/disks"
+
+    @property
     def notice(self) -> str:
         """The path of what announced the end of the machine, relative to the worker's home."""
         return f"{self.directory}/notice"
@@ -177,7 +182,7 @@ def start(
         "program": program,
         "script": body,
         "timed": "yes" if command.env else "",
-        "runner": source("runner"),
+        "runner": source("disks") + source("runner"),
         "watcher": _watcher(run, notice) if notice else "",
         "keep": math.ceil(notice.keep) if notice else 0,
     }

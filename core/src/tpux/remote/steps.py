@@ -16,6 +16,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import OpenHost
 from tpux.model.job import Command
 from tpux.model.steps import Put, Result, Sh, Step
+from tpux.remote.disks import find_full, full_now
 from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
 from tpux.remote.script import LONGEST_INLINE
 
@@ -169,6 +170,8 @@ class StepRunner:
             raise
         except TpuxError as error:
             problem = error.message
+        if problem and (full := full_now(self.host, problem)):
+            problem = f"{problem}\ntpux: {full}"
         self._log.line(f"put {step.remote}" + (f": {problem}" if problem else ""))
         return Result(1, problem.encode()) if problem else Result()
 
@@ -235,7 +238,7 @@ class StepProcess:
             return self._terminate(host, self._terminated_at)
         status = self._fetch_output(host, self._start_or_poll(host, wait))
         if status.phase in {"ended", "lost"}:
-            return self._result(status)
+            return self._result(host, status)
         if self._clock.monotonic() - self._started_at > self._step.timeout:
             self._terminated_at = self._clock.monotonic()
         return None
@@ -289,20 +292,32 @@ class StepProcess:
         if left:
             status = replace(status, phase="lost")
             self._reason = f"it took longer than {self._step.timeout:g} s, and SIGKILL has not ended {left} process(es)"
-        return self._result(status)
+        return self._result(host, status)
 
-    def _result(self, status: Status) -> Result:
+    def _result(self, host: OpenHost, status: Status) -> Result:
         self.lost = status.phase == "lost"
         code = LOST if self.lost else status.code or 0
         if self._reason:
             code = code or TERMINATED
-            self._line(self._reason)
-            if self._tail and not self._tail.endswith(b"\n"):
-                self._tail += b"\n"
-            self._tail += self._reason.encode() + b"\n"
+            self._append(self._reason)
+        if code and (full := _full_disk(host, self.run, bytes(self._tail))):
+            self._append(f"tpux: {full}")
         if code:
             self._line(f"exit {code}")
         return Result(code, bytes(self._tail))
+
+    def _append(self, line: str) -> None:
+        """Append a line of tpux' own to the output."""
+        self._line(line)
+        if self._tail and not self._tail.endswith(b"\n"):
+            self._tail += b"\n"
+        self._tail += line.encode() + b"\n"
+
+
+def _full_disk(host: OpenHost, run: RemoteProcess, output: bytes) -> str:
+    """Return which disk was full when a run had failed, "" if none was; also if it has deleted its directory."""
+    listed = host.read((run.disks, 0))[0]
+    return find_full(host.worker.index, (listed or b"").decode(errors="replace"), output)
 
 
 def run_together(host: OpenHost, scripts: Mapping[str, Sh], timeout: float) -> dict[str, Result]:

@@ -17,7 +17,7 @@ from tpux.model.host import OpenHost
 from tpux.model.machines import Worker
 from tpux.model.program_output import step_reason
 from tpux.model.steps import Put, Result, Sh, Step
-from tpux.remote import process
+from tpux.remote import disks, process
 from tpux.remote.calls import WorkerCalls
 from tpux.remote.connections import TransportFailedError
 from tpux.remote.markers import marker_path
@@ -138,6 +138,10 @@ def retry_unreachable(
             return answer
 
 
+SYNC_TIMEOUT = 600.0
+"""Seconds that a worker may take to write to its disk what a set-up has left in memory."""
+
+
 @dataclass
 class DoneSteps:
     """How many of the first steps of a plugin a try has done, and what their runs are named after."""
@@ -213,7 +217,9 @@ def run_steps(
     return runner.failed
 
 
-def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -> WorkerTask[None]:
+def write_marker(
+    workers: Workers, worker: Worker, module: str, marker: bytes, *, after_setup: bool = False
+) -> WorkerTask[None]:
     """Write the marker of a module on a worker; see `tpux.remote.markers`.
 
     Args:
@@ -221,9 +227,12 @@ def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -
         worker: the worker.
         module: the module.
         marker: what is written.
+        after_setup: what it stands for is new, and written to the disk first: the machine may crash.
     """
 
     def put(host: OpenHost) -> None:
+        if after_setup:
+            host.run("sync -f .", timeout=SYNC_TIMEOUT)
         host.put(marker, marker_path(module))
 
     yield from retry_unreachable(workers, worker, put)
@@ -236,5 +245,8 @@ def step_title(step: Step) -> str:
 
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
     """Return in one line how a step failed, with the lines of its output that state why, else the last ones."""
-    said = step_reason(result.text) or [line.strip() for line in result.text.splitlines() if line.strip()][-lines:]
-    return f"`{step_title(step)}` exited with {result.code}: {' | '.join(said or ['no output'])}"
+    full = disks.said(result.text)
+    text = result.text.replace(f"tpux: {full}\n", "")
+    said = step_reason(text) or [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+    how = f"`{step_title(step)}` exited with {result.code}: {' | '.join(said or ['no output'])}"
+    return f"{full}: {how}" if full else how

@@ -8,19 +8,23 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpux import env
-from tpux.console import waiting_for
+from tpux.console import say, waiting_for
 from tpux.errors import TpuxError
 from tpux.supervisor.files import Files
-from tpux.supervisor.lockfile import PACKAGE, Installation, Status, read_status
+from tpux.supervisor.lockfile import PACKAGE, Installation, Status, boot_id, kill_holder, read_status
 
 if TYPE_CHECKING:
     from tpux.plugin.entrypoints import InstalledPlugin
     from tpux.store import Store
     from tpux.supervisor.report import Report
+
+
+STOP_TIMEOUT = 30.0
+"""Seconds that the supervisor has to end before it is killed: longer than `scheduler.END_TIMEOUT`."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,19 @@ def current_report(store: Store) -> Report:
     """Return what the running supervisor says about itself; nothing if none runs."""
     from tpux.supervisor import report
 
-    found = report.read(Files(store.supervisor).report)
-    return found if found.pid and found.pid == pid(store) else report.Report()
+    found, running = report.read(Files(store.supervisor).report), status(store)
+    if running is None:
+        return report.Report()
+    found = found if found.pid == running.pid else report.Report()
+    return replace(found, stuck=stuck(store, running))
+
+
+def stuck(store: Store, running: Status) -> str:
+    """Return that a running supervisor does not move, and what to type; "" if it moves, or runs on another machine."""
+    from tpux.supervisor import heartbeat
+
+    seconds = heartbeat.silence(Files(store.supervisor).heartbeat) if running.boot == boot_id() else 0
+    return f"the supervisor has not moved for {seconds:.0f} s: tpux supervisor restart --force" if seconds else ""
 
 
 def notify(store: Store) -> None:
@@ -66,6 +81,8 @@ def notify(store: Store) -> None:
     files.stop.unlink(missing_ok=True)
     files.wake.touch()
     _start_unless_running(store, files)
+    if (running := status(store)) and (text := stuck(store, running)):
+        say(f"warning: {text}")
 
 
 def ensure_running(store: Store) -> bool:
@@ -175,8 +192,6 @@ def _warn_of_differences(files: Files) -> None:
 def _warn_once(files: Files, difference: list[object], text: str) -> None:
     import hashlib
 
-    from tpux.console import say
-
     digest = hashlib.sha256(json.dumps(difference).encode(errors="surrogateescape")).hexdigest()
     with suppress(FileNotFoundError):
         if digest in files.warnings.read_text().split():
@@ -193,7 +208,6 @@ def plugins_of_supervisor(store: Store) -> dict[str, InstalledPlugin]:
     this one is warned of elsewhere.
     """
     import site
-    from dataclasses import replace
 
     from tpux.plugin.dists import entry_points
     from tpux.plugin.entrypoints import find
@@ -216,8 +230,8 @@ def plugins_of_supervisor(store: Store) -> dict[str, InstalledPlugin]:
     }
 
 
-def stop(store: Store, *, timeout: float = 30.0) -> bool:
-    """End the supervisor, and leave the jobs' programs running.
+def stop(store: Store, *, timeout: float = STOP_TIMEOUT) -> bool:
+    """End the supervisor, with SIGKILL if it does not end in time, and leave the jobs' programs running.
 
     Args:
         store: the store that it drives.
@@ -227,7 +241,7 @@ def stop(store: Store, *, timeout: float = 30.0) -> bool:
         True if one was running.
 
     Raises:
-        TpuxError: it did not end in time.
+        TpuxError: it did not end in time, and is not certain to be a process of this machine.
     """
     from tpux.store import locks
 
@@ -237,10 +251,13 @@ def stop(store: Store, *, timeout: float = 30.0) -> bool:
     files.wake.touch()
     if locks.is_free(files.lock):
         return False
-    deadline, running = time.monotonic() + timeout, status(store)
+    deadline, running, killed = time.monotonic() + timeout, status(store), 0
     with waiting_for(lambda: "the supervisor to end" + (f", process {running.pid}" if running else "")):
         while not locks.is_free(files.lock):
             if time.monotonic() > deadline:
-                raise TpuxError(f"the supervisor did not end within {timeout:.0f} s", where=str(files.log))
+                if killed or not (killed := kill_holder(files.lock)):
+                    raise TpuxError(f"the supervisor did not end within {timeout:.0f} s", where=str(files.log))
+                say(f"the supervisor did not end within {timeout:.0f} s: process {killed} was killed")
+                deadline = time.monotonic() + timeout
             time.sleep(0.05)
     return True

@@ -63,6 +63,11 @@ class Files:
         return self.directory / "report.json"
 
     @property
+    def heartbeat(self) -> Path:
+        """Its time is when the main loop moved last; see `tpux.supervisor.heartbeat`."""
+        return self.directory / "heartbeat"
+
+    @property
     def warnings(self) -> Path:
         """A digest of each warning that was shown for the running supervisor."""
         return self.directory / "warnings"

@@ -1,9 +1,9 @@
 """Replace the supervisor's process by a new one that runs the code on the disk: the pid stays, and so does its lock.
 
-There are two reasons: the installation has changed (`installation`), or a stop or delete waits for a turn that a plugin
-blocks, which nothing but the end of the process ends. The latter is done once per request and, while the job is
-stopping, once per hook that blocks it. The new process is told the blocking calls (`lifecycle/errors.py`), and leaves
-them out.
+The installation has changed (`installation`), or the main loop does not move (`heartbeat`), or a stop or delete waits
+for a turn that a plugin blocks, which nothing but the end of the process ends. The latter is done once per request and,
+while the job is stopping, once per hook that blocks it. The new process is told the blocking calls
+(`lifecycle/errors.py`), and leaves them out.
 
 1. Wait until the installation has not changed for a while (`installation.QUIET_FOR`).
 2. Check it in a new process (`check`): import core, and open the live jobs with their plugins; for a stop or delete
@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -28,7 +29,7 @@ from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.errors import plain_reason
 from tpux.store.locks import Lock
-from tpux.supervisor.check import RunningCheck
+from tpux.supervisor.check import LONGEST, RunningCheck
 from tpux.supervisor.installation import Stamps, UpgradeCheck
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Handover:
         if self.draining:
             return
         if self._check is not None:
-            self._follow_check(self._check)
+            self._follow_check(self._check, frozenset(requests))
             return
         self._requests = frozenset(requests) - self._done_for
         wanted = (self._watch.stamps, self._requests)
@@ -110,12 +111,15 @@ class Handover:
         except OSError as error:
             self._refuse(f"its check cannot be started: {plain_reason(error)}")
 
-    def _follow_check(self, check: RunningCheck) -> None:
+    def _follow_check(self, check: RunningCheck, requests: frozenset[str]) -> None:
         if (problem := check.problem()) is None:
             return
         self._check = None
         if problem:
             self._refuse(problem)
+        elif self._checked and self._checked[1] and not (self._watch.changed or self._checked[1] & requests):
+            _log.info("nothing is blocked any more")
+            self._checked = None  # what seemed to be blocked was stopped with this process (SIGSTOP), and has ended
         elif self._is_as_checked():
             self._unsettled, self._check_at = 0, 0.0
             self._drain_until = self._clock.monotonic() + DRAIN_TIMEOUT
@@ -160,13 +164,47 @@ class Handover:
         _log.info("replacing process %d", os.getpid())
         for handler in logging.getLogger().handlers:
             handler.flush()
-        descriptor = lock.pass_on()
-        done_for = ",".join(sorted(self._done_for | self._requests))
-        arguments = ["-m", "tpux.supervisor", "--lock", str(descriptor), "--done-for", done_for]
+        if problem := self._execute(lock, self._done_for | self._requests, abandoned):
+            self._refuse(problem)
+
+    def check_now(self, jobs: list[str]) -> str:
+        """Return why a stuck process cannot be replaced by the installation on the disk; "" if it can.
+
+        Waits for a check, and is called while nobody calls `update`.
+
+        Args:
+            jobs: the jobs that this process has opened; they are checked if the installation has changed.
+        """
+        self._watch.look(now=True)
+        before = self._watch.stamps
+        if not self._watch.quiet:
+            return "the installation has just changed"
+        try:
+            check = RunningCheck(jobs if self._watch.changed else [])
+        except OSError as error:
+            return f"its check cannot be started: {plain_reason(error)}"
+        for _ in range(2 * LONGEST):
+            if (problem := check.problem()) is not None:
+                self._watch.look(now=True)
+                return problem or ("" if self._watch.stamps == before else "the installation has just changed")
+            time.sleep(0.5)
+        return "the check of the installation has not ended"
+
+    def revive(self, lock: Lock, abandoned: Abandoned) -> str:
+        """Replace a stuck process, from another thread, after `check_now`. Returns why that was not possible."""
+        return self._execute(lock, self._done_for, abandoned)
+
+    @staticmethod
+    def _execute(lock: Lock, done_for: frozenset[str], abandoned: Abandoned) -> str:
+        try:
+            descriptor = lock.pass_on()
+        except ValueError:
+            return "it is ending"
+        arguments = ["-m", "tpux.supervisor", "--lock", str(descriptor), "--done-for", ",".join(sorted(done_for))]
         if abandoned:  # another version, to which an upgrade leads, need not know the option
             arguments += ["--abandoned", json.dumps(abandoned)]
         try:
             os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  (no shell is meant)
         except OSError as error:
             os.set_inheritable(descriptor, False)
-            self._refuse(f"{sys.executable} cannot be started: {plain_reason(error)}")
+            return f"{sys.executable} cannot be started: {plain_reason(error)}"

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,12 +66,16 @@ class Status:
         started: when it took its lock, as ISO 8601.
         environment: the environment that it was started with.
         installation: the code that it runs.
+        boot: the id of the boot of the machine that it runs on; "" if an older version has written it.
+        began: when the process began, in ticks since that boot.
     """
 
     pid: int
     started: str
     environment: Mapping[str, str]
     installation: Installation
+    boot: str = ""
+    began: int = 0
 
     def differences(self) -> list[str]:
         """Return the variables that have another value in this process, or are set in one of the two only."""
@@ -97,8 +102,65 @@ def describe(lock: Lock) -> None:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": env.supervisor_environment(os.environ),
         "installation": asdict(Installation.current()),
+        "boot": boot_id(),
+        "began": _began(os.getpid()),
     }
     lock.annotate(json.dumps(status) + "\n")
+
+
+def boot_id() -> str:
+    """Return the id of this machine's boot, which no other machine has; "" on a system other than Linux."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> int:
+    """Return when a process began, in ticks since the boot; 0 if it does not exist."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+def kill_holder(lock: Path) -> int:
+    """Send SIGKILL to the supervisor, if it is certain that its process is the one that holds the lock.
+
+    Returns:
+        Its process id; 0 if that is not certain: it runs on another machine or in another container, or has ended.
+    """
+    import signal
+
+    status = read_status(lock)
+    if status is None or not status.boot or status.boot != boot_id() or not hasattr(os, "pidfd_open"):
+        return 0
+    try:
+        handle = os.pidfd_open(status.pid)
+    except OSError:
+        return 0
+    try:  # what is true of the process now is true of the handle: its id is not used again while there is one
+        if status.began != _began(status.pid) or not _has_open(status.pid, lock):
+            return 0
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return 0
+    finally:
+        os.close(handle)
+    return status.pid
+
+
+def _has_open(pid: int, lock: Path) -> bool:
+    """Return whether a process has the file of the lock open, locked.
+
+    Raises:
+        OSError: the process has ended, or is another user's.
+    """
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if os.path.samestat(file.stat(), lock.stat()):
+                return "FLOCK" in Path(f"/proc/{pid}/fdinfo/{file.name}").read_text()
+    return False
 
 
 def read_status(lock: Path) -> Status | None:

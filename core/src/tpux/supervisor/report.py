@@ -35,16 +35,18 @@ class Report:
         blocked: what each job whose turn is blocked waits for, by the job's id.
         unwritten: what each job waits for that could not write it, such as on a full disk, by the job's id.
         installation: why the changed installation is not used; "" if it has not changed, or is about to be used.
+        stuck: that the supervisor does not move, as who reads the report has found; "" if it does.
     """
 
     pid: int = 0
     blocked: Mapping[str, str] = field(default_factory=dict)
     unwritten: Mapping[str, str] = field(default_factory=dict)
     installation: str = ""
+    stuck: str = ""
 
     def applied_to(self, state: State) -> State:
         """Return a job's state, with what its turn waits for as its `why` if that turn could not write it."""
-        why = {**self.unwritten, **self.blocked}.get(state.id)
+        why = (None if state.done else self.stuck) or {**self.unwritten, **self.blocked}.get(state.id)
         return state if why is None else replace(state, why=why)
 
 

@@ -24,7 +24,7 @@ from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError
 from tpux.store.record import Record
-from tpux.supervisor import orphans, report
+from tpux.supervisor import heartbeat, orphans, report
 from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
 from tpux.supervisor.files import Files
 from tpux.supervisor.handover import Abandoned, Handover
@@ -71,6 +71,7 @@ class Supervisor:
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._stop, self._wake_file = os.fspath(self._files.stop), os.fspath(self._files.wake)
         self._lock = Lock(self._files.lock)
+        self._watchdog = heartbeat.Watchdog(self._files.heartbeat, self._check_now, self._revive)
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._controllers: dict[str, JobController] = {}
@@ -102,6 +103,7 @@ class Supervisor:
         while self._acquire_lock(lock):
             lock = None
             _log.info("started, process %d", os.getpid())
+            heartbeat.beat(self._files.heartbeat)
             report.write(self._files.report, self._report)
             self._drive()
             self._listeners.stop()
@@ -171,6 +173,7 @@ class Supervisor:
 
     def _drive_once(self) -> bool:
         """Look for new requests, start the turns that are due, and wait. Returns False if the supervisor is to end."""
+        self._watchdog.beat()
         if self._shutdown_requested():
             self._end_requested = True
             return False
@@ -271,6 +274,15 @@ class Supervisor:
             found[turn.job] |= {call_key(call): str(call) for call in turn.calls.copy().values()}
         return {job: calls for job, calls in found.items() if calls}
 
+    def _check_now(self) -> str:
+        """Return why this process cannot be replaced, "" if it can; in the watchdog's thread."""
+        opened = [job for job, controller in list(self._controllers.items()) if controller.is_open]
+        return "it cannot be" if self._handover is None else self._handover.check_now(opened)
+
+    def _revive(self) -> str:
+        """Replace this process, in the watchdog's thread. Returns why that was not possible."""
+        return "it cannot be" if self._handover is None else self._handover.revive(self._lock, self._abandoned([]))
+
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, or its store was removed."""
         self._stopped = os.path.exists(self._stop)  # noqa: PTH110  (called often)
@@ -284,6 +296,7 @@ class Supervisor:
         """
         self._scan_again, self._scan_at = False, math.inf
         for job in self._store.ids():
+            self._watchdog.beat()
             record = self._store.record(job)
             try:
                 latest = requests.latest(record.directory)

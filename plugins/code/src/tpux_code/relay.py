@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer
+from tpux_code.lists import FUNCTIONS
 from tpux_code.snapshots import Snapshot
 from tpux_worker_tools import peer_copy
 
@@ -46,15 +47,23 @@ install_files() {
     [ "$found" = "$expected" ] || { echo "the copy is not complete: $found, not $expected"; return 1; }
     (
         flock -w 600 9 || exit
-        [ -d {root}/snapshots/{id} ] || mv "$new/files" {root}/snapshots/{id} || exit
-        touch {root}/snapshots/{id}
-        echo {id} >{root}/jobs/{key}.sent
-        rm -f {root}/awaited-{id}
-        cd {root}
+        cd {root} || exit
+        copy=$OLDPWD/$new/files
+@@FUNCTIONS@@
+        if ! [ -d snapshots/{id} ]; then
+            has_digests "$copy" jobs/{key}.list || { echo 'the copy is damaged'; exit 1; }
+            sync -f "$copy"
+            mv "$copy" snapshots/{id} || exit
+            record_list jobs/{key}.list
+        fi
+        touch snapshots/{id}
+        echo {id} >jobs/{key}.sent
+        rm -f awaited-{id}
         ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots/$old"; done
+        drop_lists
     ) 9>>{root}/lock
 }
-"""
+""".replace("@@FUNCTIONS@@", FUNCTIONS)
 
 
 def copy_script(snapshot: Snapshot, index: int, peers: Sequence[Peer]) -> tuple[str, dict[str, Value]]:

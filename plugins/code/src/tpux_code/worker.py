@@ -3,7 +3,8 @@
 On a worker, below `~/.tpux/code`: `snapshots/ID` are directories as they were sent, which no program uses; the next
 snapshot is built from the closest of them, so that only changed files are sent. `jobs/KEY` is the job's own directory:
 files that the program has written there stay when the code changes. `jobs/KEY.id` and `jobs/KEY.sent` name the snapshot
-in it and the last one sent for it; the other files `jobs/KEY.*` are those of a set-up.
+in it and the last one sent for it; the other files `jobs/KEY.*` are those of a set-up. What a snapshot consists of is
+in `lists` (see the module of this name): a snapshot that differs from its list is sent again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from tpux import Job, Peer, Result, Sh, Steps, put, sh
 from tpux_code import relay
+from tpux_code.lists import FUNCTIONS, digests
 from tpux_code.snapshots import Snapshot, Snapshots
 
 ROOT = ".tpux/code"
@@ -64,6 +66,7 @@ if [ -d snapshots/{id} ]; then keep_snapshot; fi
 _UNPACK = (
     "# unpack the code"
     + _LOCK
+    + FUNCTIONS
     + """
 archive=$OLDPWD/{archive} new=snapshots/.new-{id}
 trap 'rm -rf "$new" "$archive"' EXIT
@@ -85,7 +88,14 @@ if ! [ -d snapshots/{id} ]; then
         mkdir "$new"
     fi
     tar -xzf "$archive" -C "$new" --no-same-owner
+    if ! has_digests "$new" jobs/{key}.list; then
+        echo 'the code that was on the worker is damaged: it is sent again'
+        [ -z {base} ] || rm -rf snapshots/{base}
+        exit 1
+    fi
+    sync -f "$new" # a crash of the machine leaves a snapshot complete, or none
     mv "$new" snapshots/{id}
+    record_list jobs/{key}.list
 fi
 for file in "$archive.removed" awaited-{id}; do
     if [ -e "$file" ]; then rm -f "$file"; fi
@@ -95,6 +105,7 @@ echo {id} >jobs/{key}.sent
 set -- snapshots/*
 if [ $# -ge {too_many} ]; then
     ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots/$old"; done
+    drop_lists
 fi
 """
 )
@@ -157,11 +168,13 @@ printf "%s\0" "${files[@]}" | xargs -0 "${copy[@]}"
 _INSTALL = (
     "# put the code into the job's directory, if it is on the worker"
     + _LOCK
+    + FUNCTIONS
     + _NAMES
     + """
 export LC_ALL=C
 job=jobs/{key}
-if ! [ -d snapshots/{id} ]; then
+if ! is_whole; then # also one from a version without lists
+    rm -rf snapshots/{id} lists/{id}.*
     list_snapshots
     exit {gone}
 fi
@@ -203,6 +216,7 @@ else
 fi
 set -- "$job.new" "$job.links" "$job.wanted" "$job.have" "$job.differ" "$job.copy"
 rm -rf "$@" "$job.both" "$job.removed" "$job.former" "$job.directories"
+sync -f "$job" # before what says that it is there
 echo {id} >"$job.id"
 """
 )
@@ -212,6 +226,7 @@ echo {id} >"$job.id"
 _REMOVE = (
     "# remove the code from the job's directory\n[ -d {root} ] || exit 0"
     + _LOCK
+    + FUNCTIONS.replace("{id}", "")
     + """
 export LC_ALL=C
 job=jobs/{key}
@@ -223,6 +238,7 @@ rm -rf snapshots/.new-*
 for snapshot in snapshots/*; do
     if ! cat jobs/*.id jobs/*.sent 2>/dev/null | grep -qxF -e "${snapshot#*/}"; then rm -rf "$snapshot"; fi
 done
+drop_lists
 [ -d "$job" ] || { rm -f "$job.files"; exit 0; }
 if [ -e "$job.files" ]; then
     (cd "$job" && bash -c {former}) <"$job.files" >"$job.former"
@@ -294,6 +310,7 @@ def send(
     snapshot = snapshots.load(wanted)
     base = _closest(snapshot, snapshots.find(there))
     size = sum(file.size for file in set(snapshot.files).difference(base.files if base else ()))
+    yield put(digests(snapshot), f"{directory(job)}.list")
     if peers and size * (len(peers) + 1) > LARGE:
         script, values = relay.copy_script(snapshot, index, peers)
         if (yield _receive(job, wanted, script, may_fail=True, **values)).ok:

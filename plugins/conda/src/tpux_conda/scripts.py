@@ -319,6 +319,7 @@ in_home() { # PATH: print it relative to the home directory; nothing if it is el
 }
 printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
 echo "$index" >"$indexes"
+sync -f "$prefix" # a crash of the machine must not leave the mark without what it stands for
 rm -f "$building"
 record_use "$lock" {owner} {job} "$prefix"
 release_setup_lock "$lock" {owner}

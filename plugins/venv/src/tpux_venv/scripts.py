@@ -319,6 +319,7 @@ has_version "$path/bin/python"
 echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
 echo "$index" >"$indexes"
+sync -f "$path" # a crash of the machine must not leave the mark without what it stands for
 mark ready
 record_use "$lock" {owner} {job} "$path"
 """

@@ -21,6 +21,8 @@ fi
     exec setsid sh "$dir/$1"
 ) >>"$dir/output" 2>&1 9>&-
 code=$?
+# Into space that was reserved. Now, while what has filled a disk is there.
+if [ $code != 0 ]; then printf '%-2047.2047s\n' "$(disks)" 1<>"$dir/disks"; fi
 # The time, because it is polled later, and of several workers the first to end is the likely cause of the others' end.
 ended=
 [ -z "$3" ] || ended=$(date +%s.%N)

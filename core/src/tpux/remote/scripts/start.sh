@@ -24,8 +24,9 @@ if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ 
         printf '%250s\n' '' >"$dir/notice.new"
     fi
     : >>"$dir/output"
-    # Space for the exit code and its time, and above for a notice, is reserved now: the program may fill the disk.
+    # Space for the exit code and its time, the disks, and above for a notice, is reserved now: the program may fill the disk.
     printf '%-24s\n' '' >"$dir/ending"
+    printf '%-2047s\n' '' >"$dir/disks"
     echo "$boot $uptime" >"$dir/started" || { rm -f "$dir/started"; exit 74; }
     trap - EXIT
     umask "$mask"
