@@ -140,9 +140,7 @@ class Life:
         deletion = self.tpux.popen("delete", self.job, "--yes")  # it waits, also for a supervisor that is killed
         self._wait("its deletion", lambda: not list(self.tpux.home.glob(f"jobs/*/{self.job}")))
         self._end(deletion, "delete", self.job)
-        self._wait("the end of the supervisor", lambda: not self._supervisors(), start=False)
-        if left := _processes_below(self.tpux.home):
-            raise ViolationError(f"processes are left: {left}")
+        self._wait("the end of all processes", lambda: not _processes_below(self.tpux.home), start=False)
         if shown := json.loads(self._command("list", "--all", "--json")):
             raise ViolationError(f"the store still has {shown}")
         return facts
@@ -231,8 +229,8 @@ class Life:
             if start and not self._supervisors() and not condition():
                 self._command("supervisor", "start")
             if time.monotonic() > deadline:
-                why = json.loads(self._command("show", self.job, "--json")) if self._state() else {}
-                raise ViolationError(f"waited in vain for {what}: {self._state()}: {why.get('why')}")
+                why = self._command("list", "--all")
+                raise ViolationError(f"waited in vain for {what}: {_processes_below(self.tpux.home)}\n{why}")
             time.sleep(0.05)
 
     def _supervisors(self) -> list[int]:
