@@ -1,12 +1,13 @@
 """A supervisor that is killed, stopped or disturbed at each point of a job's life, with real processes.
 
 `python -m tests.faults.real --shard 1/4 --minutes 30` goes through its share of the lives, and through those that are left
-when it is called again. What was done is below `.cache/faults`, for each commit.
+when it is called again. What was done is below `.cache/faults`.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -25,6 +26,8 @@ from tests.conftest import Tpux, _processes_below
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent / "site"
+CODE = ("core/src", "plugins", "tests/faults")
+"""What a result is one of: it does not count for another commit of these."""
 WORKERS, LINES = 2, 8
 TIMEOUT = 120.0
 """Seconds for one wait of a life."""
@@ -294,12 +297,13 @@ def make_cases(points: dict[str, list[str]], seed: int) -> list[Case]:
 
 
 class Progress:
-    """What was done of one commit, in a file to which all shards append."""
+    """What was done with one state of the code, in a file to which all shards append."""
 
     def __init__(self, directory: Path) -> None:
-        version = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        command = ["git", "rev-parse", *(f"HEAD:{path}" for path in CODE)]
+        trees = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
         directory.mkdir(parents=True, exist_ok=True)
-        self._stem = directory / f"real-{version.stdout.strip() or 'none'}"
+        self._stem = directory / f"real-{hashlib.sha256(trees).hexdigest()[:12]}"
 
     def undisturbed(self) -> dict[str, dict[str, object]]:
         """Return the facts and the points of each job's undisturbed life, going through it the first time."""
