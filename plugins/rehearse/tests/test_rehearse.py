@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +100,48 @@ def test_a_program_that_resumes_with_another_result(tpux: Tpux) -> None:
     assert (report["comparison"]["rehearsed"], report["comparison"]["undisturbed"]) == ("0.11", "0.10")
     near = rehearse(tpux, *arguments, "--tolerance", "0.2")
     assert (near["comparison"]["equal"], near["passed"]) == (True, True)
+
+
+EMULATED = "{{allocation_mode: {mode}, accelerator: v4-16, pricing: spot}}"
+# The workers share the output directory: one of them saves.
+SAVES = 'if [ "$TPUX_WORKER" = 0 ]; then save; fi'
+# The first attempt of the rehearsed job does not end by itself; the undisturbed job is another one.
+WAITS = "[ $TPUX_JOB_ID-$TPUX_ATTEMPT-$step != 000001-1-20 ] || sleep 1000"
+
+
+def can_emulate() -> str:
+    if os.geteuid() != 0:
+        return "isolated workers need root"
+    return "" if shutil.which("sshd") or Path("/usr/sbin/sshd").exists() else "sshd is not installed"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(can_emulate()), reason=can_emulate())
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources", "local"])
+def test_a_program_on_emulated_tpu_vms(tpux: Tpux, mode: str) -> None:
+    path = config(tpux, each_step=f"{SAVES}; {WAITS}", steps=60)
+    given = [path, f"tpu={EMULATED.format(mode=mode)}", "--emulate", "--preempt-after", "5s", "--times", "1"]
+    report = rehearse(tpux, *given, "--compare", "loss {value}")
+    assert (report["verdict"], report["passed"]) == ("resumed", True)
+    [one] = report["interruptions"]
+    assert (one["kind"], one["checkpoint_files"]) == ("preempted", ["step"])
+    assert one["printed"][0].startswith("restored step ")
+    assert report["comparison"]["undisturbed"] == "0.940"
+    events = (Path(report["output"]) / "rehearsed/events.jsonl").read_text()
+    assert "t1v-" in events, "the machines are the emulator's"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(can_emulate()), reason=can_emulate())
+def test_a_program_on_emulated_tpu_vms_that_saves_in_its_home_directory(tpux: Tpux) -> None:
+    on_resume = '[ $TPUX_RESUME = 0 ] || { step=$(cat "$HOME/ckpt" 2>/dev/null || echo 0); }'
+    path = config(tpux, on_resume=on_resume, each_step='echo $step > "$HOME/ckpt"')
+    given = [path, f"tpu={EMULATED.format(mode='tpu-vm')}", "--emulate", "--preempt-after", "5s", "--times", "1"]
+    report = rehearse(tpux, *given, "--notice", "2s", code=1)
+    assert report["verdict"] == "not-resumed"
+    seen = "\n".join([*report["seen"], *report["interruptions"][0]["seen"]])
+    assert "which a preemption deletes: " in seen
+    assert "/ckpt" in seen
 
 
 def test_a_program_that_starts_over(tpux: Tpux) -> None:

@@ -11,11 +11,12 @@ from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 class MachineDriver(Protocol):
     """Prepares the disks of workers, and says which programs start and change them.
 
-    `pid` is the process that was started with `command`, `key` the worker's `worker_key`.
+    `shared` is where a worker has the directory that all of them share. `pid` is the process that was started with `command`, `key` the worker's `worker_key`.
     """
 
     ssh_port: int
     metadata_port: int
+    shared: str
 
     def open(self) -> None:
         """Prepare what all workers share.
