@@ -181,7 +181,9 @@ class Life:
                 found = self._output(attempt, worker).replace(b"Terminated\n", b"")
                 lost = (self.case.job, attempt) == ("preempted", 1)  # with the machine
                 if not (whole.startswith(found) if lost else found == whole):
-                    raise ViolationError(f"attempt {attempt} of worker {worker} wrote {whole!r}, and the log has {found!r}")
+                    raise ViolationError(
+                        f"attempt {attempt} of worker {worker} wrote {whole!r}, and the log has {found!r}"
+                    )
 
     def _check_events(self) -> None:
         held = 0
@@ -380,7 +382,9 @@ def main() -> int:
     parser.add_argument("--shard", default="1/1", help="which share of the lives, such as 2/4")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no life after that time")
     parser.add_argument("--seed", type=int, default=1, help="of the further faults, and of the order")
-    parser.add_argument("--directory", type=Path, default=ROOT / ".cache/faults", help="where it is recorded what was done")
+    parser.add_argument(
+        "--directory", type=Path, default=ROOT / ".cache/faults", help="where it is recorded what was done"
+    )
     options = parser.parse_args()
     number, _, count = options.shard.partition("/")
     progress = Progress(options.directory)

@@ -92,7 +92,11 @@ def plan_rehearsal(
     else:
         overrides += _local_workers(preemptions)
         notes.append("the machines are local workers, on this machine")
-    if not emulation and (there := job.get("output_dir")) and not any(one.startswith("job.output_dir=") for one in given):
+    if (
+        not emulation
+        and (there := job.get("output_dir"))
+        and not any(one.startswith("job.output_dir=") for one in given)
+    ):
         overrides.append("job.output_dir=null")
         notes.append(f"the output directory is one of the rehearsal, in place of {there}")
     if emulation and not any(one.startswith("job.output_dir=") for one in given):
