@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests/figures.json"
@@ -54,7 +54,7 @@ def table(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
 
 def of_tests(report: Path) -> dict[str, Figure]:
     """Return the figures of a report of pytest in JUnit's form."""
-    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+    suites = list(ET.parse(report).getroot().iter("testsuite"))
     count = {
         key: sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
     }

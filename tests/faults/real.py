@@ -1,7 +1,7 @@
 """A supervisor that is killed, stopped or disturbed at each point of a job's life, with real processes.
 
-`python -m tests.faults.real --shard 1/4 --minutes 30` goes through its share of the lives, and through those that are left
-when it is called again. What was done is below `.cache/faults`.
+`python -m tests.faults.real --shard 1/4 --minutes 30` goes through its share of the lives, and when it is called again
+through those that are left. What was done is below `.cache/faults`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "restarts": {"preempted": 1},
         "starts": {"1-0": 1, "1-1": 1, "2-0": 1, "2-1": 1},
         "set-ups": 4,
-        "allocations": ["1", "2"],
+        "allocations": 2,
+        "machines": "released",
     },
     "stopped": {
         "state": "succeeded",
@@ -52,10 +53,11 @@ EXPECTED: dict[str, dict[str, object]] = {
         "restarts": {},
         "starts": {"1-0": 1, "1-1": 1, "2-0": 1, "2-1": 1},
         "set-ups": 2,
-        "allocations": ["1"],
+        "allocations": 1,
+        "machines": "released",
     },
 }
-"""How each job ends, whatever happened: each attempt has started once on each worker, and no allocation is one too many."""
+"""How each job ends, whatever happened: each attempt has started once on each worker, on machines of its own."""
 SETUP = "echo $HOME >>{directory}/setup\n"
 CONFIGS = {
     "preempted": """
@@ -155,6 +157,9 @@ class Life:
             self._wait("the stop", lambda: self._state() == "stopped")
             self._command("resume", self.job)
         self._wait("its end", lambda: self._state() in {"succeeded", "failed"})
+        if self._state() == "failed":
+            raise ViolationError(f"it has failed: {self.tpux.show(self.job)['why']}")
+        self._wait("the release of its machines", self._is_released)
         if (facts := self._facts()) != EXPECTED[self.case.job]:
             raise ViolationError(f"it ended with {facts} in place of {EXPECTED[self.case.job]}")
         self._check_logs()
@@ -181,14 +186,19 @@ class Life:
         path = self.directory / "fired"
         return path.read_text().splitlines() if path.exists() else []
 
+    def _is_released(self) -> bool:
+        lines = (self.tpux.directory(self.job) / "events.jsonl").read_text().splitlines()
+        kinds = [json.loads(line)["type"] for line in lines]
+        return "released" in kinds[max(index for index, kind in enumerate(kinds) if kind == "allocated") :]
+
     def _facts(self) -> dict[str, object]:
         shown = self.tpux.show(self.job)
         facts: dict[str, object] = {name: shown[name] for name in ("state", "attempt", "stage", "restarts")}
         starts = (self.directory / "starts").glob("[0-9]-*")
         facts["starts"] = {path.name: path.read_text().count("start") for path in sorted(starts)}
         facts["set-ups"] = len((self.directory / "setup").read_text().splitlines())
-        machines = self.tpux.directory(self.job) / "machines"
-        facts["allocations"] = sorted(path.name for path in machines.glob("[0-9]*"))
+        machines = json.loads((self.tpux.directory(self.job) / "machines/machines.json").read_text())
+        facts["allocations"], facts["machines"] = machines["generation"], machines["status"]
         return facts
 
     def _check_logs(self) -> None:

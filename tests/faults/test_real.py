@@ -1,4 +1,4 @@
-"""A sample of `python -m tests.faults.real`: points at which a supervisor that dies knows less than what has happened."""
+"""A sample of `python -m tests.faults.real`: points at which a supervisor that dies knows too little."""
 
 from __future__ import annotations
 

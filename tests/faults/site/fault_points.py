@@ -1,4 +1,4 @@
-"""Points in a supervisor at which a fault can happen: each write of a file, call of the allocator, exchange with a worker.
+"""Points in a supervisor at which faults happen: each write of a file, call of the allocator, exchange with a worker.
 
 A point is a place in the code and the state of the job. Every pass of one is written to `passed`, so that faults are
 counted through the whole life of a job, and not only that of one supervisor.

@@ -60,7 +60,8 @@ def rehearse(
     """Preempt a job here; report whether it resumed.
 
     The job runs on local workers, or with --emulate on emulated TPU VMs that are set up over SSH, in a store of its
-    own: no cloud is asked, and your jobs are not touched. Without --compare, the last attempt runs only as long as the ones before.
+    own: no cloud is asked, and your jobs are not touched. Without --compare, the last attempt runs only as long as the
+    ones before.
 
     Exit codes: 0 it resumed (with the same value), 1 it did not, 2 an error in the command line or the config.
     """
