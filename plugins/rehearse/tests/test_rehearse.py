@@ -159,6 +159,13 @@ def test_a_program_that_starts_over(tpux: Tpux) -> None:
     assert f"output: {kept}" in done.stdout
 
 
+def test_an_option_that_is_nearly_right(tpux: Tpux) -> None:
+    """The command also takes keys of the config, such as local.preempt_after, which is not what is meant."""
+    done = tpux("rehearse", config(tpux), "--preemptafter", "5s", code=2)
+    assert "'--preempt-after'" in done.stderr
+    assert "local.preempt_after" not in done.stderr
+
+
 def test_a_pattern_of_checkpoints_that_matches_nothing(tpux: Tpux) -> None:
     done = tpux("rehearse", config(tpux), "command.checkpoint=step-*", "--preempt-after", "2s", "--times", "1", code=1)
     assert (

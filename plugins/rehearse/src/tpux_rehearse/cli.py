@@ -163,9 +163,8 @@ def _describe(one: Interruption) -> str:
     before, after = one.before, one.after
     last = "" if before.progress.step is None else f" at step {before.progress.step}"
     parts = [f"attempt {before.number}: {'stopped' if before.stopped else 'preempted'}{last}"]
-    parts.append(
-        f"{len(before.files)} files in its output directory" if before.files else "no file in its output directory"
-    )
+    count = len(before.files) or "no"
+    parts.append(f"{count} {'file' if count in (1, 'no') else 'files'} in its output directory")
     if after is not None:
         first = after.progress.first_step
         parts.append("the next printed no step" if first is None else f"the next begins with step {first}")

@@ -101,7 +101,7 @@ class Rehearsal:
             self._said = text
 
     def _act(self) -> None:
-        """Do what is due: stop and resume the job, end it, or preempt emulated nodes. Local workers do that themselves."""
+        """Do what is due: stop and resume the job, end it, or preempt emulated nodes; `local` preempts by itself."""
         if self._preemptions is None or not self.attempts:
             return
         last, disturbed = self.attempts[-1], 1 if self._preemptions.restart else self._preemptions.times

@@ -11,7 +11,8 @@ from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 class MachineDriver(Protocol):
     """Prepares the disks of workers, and says which programs start and change them.
 
-    `shared` is where workers have what they share. `pid` is the process that was started with `command`, `key` the worker's `worker_key`.
+    `shared` is where they find a common directory.
+    `pid` is the process that was started with `command`, `key` the worker's `worker_key`.
     """
 
     ssh_port: int
