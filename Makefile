@@ -11,7 +11,7 @@ PEERS  := tpunicorn2==1.0.2 tpuz==0.1.11
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-jax versions lint bench bench-peers soak mutants first-contact-check docs schema clean
+.PHONY: help setup demo test test-all test-jax versions lint bench bench-peers soak mutants first-contact-check docs schema clean faults-real
 help:    ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
@@ -47,7 +47,8 @@ test-all: setup  ## run the other tests, more examples of properties, and the te
 test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice
 	test -x $(JAX_VENV)/bin/python || $(PYTHON) -m venv $(JAX_VENV)
 	$(UV) pip install --quiet --python $(JAX_VENV)/bin/python --requirement examples/jax/requirements.txt
-	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 examples/jax
+	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 --junitxml .cache/test-jax.xml examples/jax
+	$(BIN)/python -m tests.figures test-jax --junit .cache/test-jax.xml
 
 versions: setup  ## run the tests of core on every other installed Python
 	scripts/test-versions.sh $(UV) 3.11 3.12 3.13 3.14
@@ -67,6 +68,11 @@ soak: setup      ## run many jobs on the emulator for hours of its clock, with f
 
 mutants: setup   ## change lines that matter, one at a time, and check that the tests catch it (not in CI)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+faults-real: setup  ## kill supervisors at each point of a job, and cut networks, for an hour; goes on where it was (FAULTS="--shard 1/4 --minutes 15")
+	scripts/test-deps.sh
+	TPUX_TEST_LONG_CUT=300 $(BIN)/python -m pytest -n 4 tests/faults/test_network.py
+	$(BIN)/python -m tests.faults.real $(FAULTS)
 
 first-contact-check: setup  ## compare what scripts/first-contact.sh has recorded in DIR with the emulator (DIR=...)
 	$(BIN)/python scripts/first_contact_check.py $(DIR)

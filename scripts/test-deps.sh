@@ -17,6 +17,8 @@ need sudo sudo
 need curl curl
 need pgrep procps
 need tmux tmux
+need tc iproute2
+need iptables iptables
 need ss iproute2
 need useradd passwd
 need dockerd docker.io

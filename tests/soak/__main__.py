@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
+from tests import figures
 from tests.soak.cluster import HOUR, MINUTE, ZONES, Cluster, Plan, make_plans
 from tpux import TpuxError
 
@@ -193,6 +194,8 @@ def main() -> int:
     print(", ".join(f"{count} x {what}" for what, count in sorted(soak.counts.items())))
     errors = [error for log in logs for error in re.findall(r"^.*\nTraceback (?s:.*?)\n(?=\d{4}-)", log, re.MULTILINE)]
     problems += [f"a traceback in the supervisor's log:\n{error}" for error in dict.fromkeys(errors)]
+    found = {"jobs": options.jobs, "hours": f"{options.hours:g}", "seed": options.seed}
+    figures.record("soak", {**found, "faults": sum(soak.counts.values()), "problems": len(problems)})
     print("\n".join(problems) or "every job has the right state, and the emulator holds nothing")
     if problems:
         print("\n".join(log[-4000:] for log in logs), file=sys.stderr)

@@ -62,6 +62,22 @@ def test_workers_are_isolated_from_each_other(two: Emulator, key: Path) -> None:
     assert not Path("/etc/x").exists()
 
 
+def test_workers_share_a_directory_that_outlives_them(
+    tpu_emulator: Callable[..., Emulator], root: None, key: Path
+) -> None:
+    cloud = tpu_emulator()
+    cloud.home.shared.mkdir()
+    cloud.home.shared.chmod(0o1777)
+    shared = cloud.status()["shared"]
+    ready(cloud, "w", "v4-16", metadata=keys_for(key, "alice"))
+    hosts = [f"alice@{address(cloud, 'w', worker)}" for worker in (0, 1)]
+    assert ssh(cloud, key, hosts[0], f"echo saved > {shared}/file").returncode == 0
+    assert ssh(cloud, key, hosts[1], f"cat {shared}/file").stdout == "saved\n"
+    cloud.preempt("w")
+    cloud.wait_for("w", "PREEMPTED")
+    assert (cloud.home.shared / "file").read_text() == "saved\n"
+
+
 def test_host_keys_are_known_before_the_first_login(two: Emulator, key: Path) -> None:
     keys = host_keys(two, "w")
     assert len(set(keys)) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +102,48 @@ def test_a_program_that_resumes_with_another_result(tpux: Tpux) -> None:
     assert (near["comparison"]["equal"], near["passed"]) == (True, True)
 
 
+EMULATED = "{{allocation_mode: {mode}, accelerator: v4-16, pricing: spot}}"
+# The workers share the output directory: one of them saves.
+SAVES = 'if [ "$TPUX_WORKER" = 0 ]; then save; fi'
+# The first attempt of the rehearsed job does not end by itself; the undisturbed job is another one.
+WAITS = "[ $TPUX_JOB_ID-$TPUX_ATTEMPT-$step != 000001-1-20 ] || sleep 1000"
+
+
+def can_emulate() -> str:
+    if os.geteuid() != 0:
+        return "isolated workers need root"
+    return "" if shutil.which("sshd") or Path("/usr/sbin/sshd").exists() else "sshd is not installed"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(can_emulate()), reason=can_emulate())
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources", "local"])
+def test_a_program_on_emulated_tpu_vms(tpux: Tpux, mode: str) -> None:
+    path = config(tpux, each_step=f"{SAVES}; {WAITS}", steps=60)
+    given = [path, f"tpu={EMULATED.format(mode=mode)}", "--emulate", "--preempt-after", "5s", "--times", "1"]
+    report = rehearse(tpux, *given, "--compare", "loss {value}")
+    assert (report["verdict"], report["passed"]) == ("resumed", True)
+    [one] = report["interruptions"]
+    assert (one["kind"], one["checkpoint_files"]) == ("preempted", ["step"])
+    assert one["printed"][0].startswith("restored step ")
+    assert report["comparison"]["undisturbed"] == "0.940"
+    events = (Path(report["output"]) / "rehearsed/events.jsonl").read_text()
+    assert "t1v-" in events, "the machines are the emulator's"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(can_emulate()), reason=can_emulate())
+def test_a_program_on_emulated_tpu_vms_that_saves_in_its_home_directory(tpux: Tpux) -> None:
+    on_resume = '[ $TPUX_RESUME = 0 ] || { step=$(cat "$HOME/ckpt" 2>/dev/null || echo 0); }'
+    path = config(tpux, on_resume=on_resume, each_step='echo $step > "$HOME/ckpt"')
+    given = [path, f"tpu={EMULATED.format(mode='tpu-vm')}", "--emulate", "--preempt-after", "5s", "--times", "1"]
+    report = rehearse(tpux, *given, "--notice", "2s", code=1)
+    assert report["verdict"] == "not-resumed"
+    seen = "\n".join([*report["seen"], *report["interruptions"][0]["seen"]])
+    assert "which a preemption deletes: " in seen
+    assert "/ckpt" in seen
+
+
 def test_a_program_that_starts_over(tpux: Tpux) -> None:
     path = config(tpux, on_resume='echo "no checkpoint found"', each_step='echo $step > "$HOME/ckpt"')
     done = tpux("rehearse", path, "--preempt-after", "4s", "--times", "1", code=1)
@@ -113,6 +157,13 @@ def test_a_program_that_starts_over(tpux: Tpux) -> None:
     assert "see docs/program-environment.md#resuming" in done.stdout
     [kept] = (tpux.home / "rehearsals").iterdir()
     assert f"output: {kept}" in done.stdout
+
+
+def test_an_option_that_is_nearly_right(tpux: Tpux) -> None:
+    """The command also takes keys of the config, such as local.preempt_after, which is not what is meant."""
+    done = tpux("rehearse", config(tpux), "--preemptafter", "5s", code=2)
+    assert "'--preempt-after'" in done.stderr
+    assert "local.preempt_after" not in done.stderr
 
 
 def test_a_pattern_of_checkpoints_that_matches_nothing(tpux: Tpux) -> None:

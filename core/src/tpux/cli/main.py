@@ -232,6 +232,11 @@ def _key_of(error: click.NoSuchOption) -> str:
     """Return what to write for an option that is a key of a config, "" if the command takes none or no key is meant."""
     if error.ctx is None or "overrides" not in {param.name for param in error.ctx.command.params}:
         return ""
+    import difflib
+
+    name, others = error.option_name.lstrip("-"), [option.lstrip("-") for option in error.possibilities or []]
+    if difflib.get_close_matches(name, others, cutoff=0.8):  # click itself names far ones too, such as --on for --zone
+        return ""
     from tpux.config.models import keys_by_section
     from tpux.plugin.manager import Plugins
     from tpux.plugin.synonyms import key_hint

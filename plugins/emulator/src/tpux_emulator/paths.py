@@ -66,6 +66,11 @@ class Home:
         """The files that new workers have, in addition to those of this machine; the user may create it."""
         return self.path / "image"
 
+    @property
+    def shared(self) -> Path:
+        """A directory that all workers have in common, as a file server's; the user may create it."""
+        return self.path / "shared"
+
     def make(self) -> None:
         """Create the directory with mode 0700."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

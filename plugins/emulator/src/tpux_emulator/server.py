@@ -171,6 +171,7 @@ async def _serve(
     port: int = listener.getsockname()[1]
     info: JsonObject = {"pid": os.getpid(), "url": f"http://{HOST}:{port}", "home": str(home.path)}
     info |= {"clock_rate": clock.rate, "workers": options.workers, "ssh_port": cloud.backend.ssh_port}
+    info["shared"] = cloud.backend.shared
 
     def stop() -> None:
         server.should_exit = True

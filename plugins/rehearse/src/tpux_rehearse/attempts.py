@@ -90,18 +90,18 @@ def read_attempts(happened: Iterable[events.Event]) -> list[RehearsedAttempt]:
     return found
 
 
-def read_output(attempt: RehearsedAttempt, outputs: dict[int, Path]) -> None:
+def read_output(attempt: RehearsedAttempt, outputs: dict[int, Path], directory: Path) -> None:
     """Fill in what the first worker of an attempt printed, and which files are in its output directory.
 
     Args:
         attempt: the attempt, which has ended.
         outputs: the files with the output, by worker.
+        directory: its output directory, as this machine has it.
     """
     lines = read_lines(outputs)
     about = [line for line in lines if is_about_a_resume(line)]
     attempt.printed = (about or lines)[:SHOWN_LINES]
     attempt.last_lines = lines[-SHOWN_LINES:]
-    directory = Path(attempt.output_dir)
     attempt.files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpux import JsonValue
-    from tpux_rehearse.plan import Plan, Preemptions
+    from tpux_rehearse.plan import Plan
     from tpux_rehearse.report import Comparison, Interruption, Report
     from tpux_rehearse.run import Rehearsal
     from tpux_rehearse.sandbox import Sandbox
@@ -45,6 +45,9 @@ def rehearse(
     restart: Annotated[
         bool, typer.Option("--restart", help="Stop and resume the program once, in place of preemptions.")
     ] = False,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Run it on TPU VMs of an emulator, in place of local workers.")
+    ] = False,
     compare: Annotated[
         str | None,
         typer.Option(help="Compare the last value with an undisturbed run's, such as 'loss {value}'."),
@@ -56,13 +59,16 @@ def rehearse(
 ) -> None:
     """Preempt a job here; report whether it resumed.
 
-    The job runs on local workers, in a store of its own: no cloud is asked, and your jobs are not touched. Without
-    --compare, the last attempt runs only as long as the ones before.
+    The job runs on local workers, or with --emulate on emulated TPU VMs that are set up over SSH, in a store of its
+    own: no cloud is asked, and your jobs are not touched. Without --compare, the last attempt runs only as long as the
+    ones before.
 
     Exit codes: 0 it resumed (with the same value), 1 it did not, 2 an error in the command line or the config.
     """
+    from tpux_rehearse.emulation import start_emulator
     from tpux_rehearse.plan import Preemptions, plan_rehearsal
-    from tpux_rehearse.sandbox import installed_listeners, open_sandbox, read_config
+    from tpux_rehearse.run import Rehearsal
+    from tpux_rehearse.sandbox import REHEARSED, installed_listeners, open_sandbox, read_config
 
     if compare is not None and compare.count("{value}") != 1:
         raise UsageError(f"--compare {compare!r}: write {{value}} once, where the value is", hint="'loss {value}'")
@@ -70,12 +76,15 @@ def rehearse(
         raise UsageError("--tolerance needs --compare", hint="for example --compare 'loss {value}'")
     preemptions = Preemptions(preempt_after, times, _parse_notice(notice), restart)
     given = list(overrides or [])
-    found = read_config(config, [*given, "tpu.allocation_mode=local"])
+    found = read_config(config, given if emulate else [*given, "tpu.allocation_mode=local"])
     with open_sandbox(config.stem) as sandbox:
-        plan = plan_rehearsal(found, given, preemptions, listeners=installed_listeners())
+        emulation = start_emulator(sandbox) if emulate else None
+        plan = plan_rehearsal(found, given, preemptions, listeners=installed_listeners(), emulation=emulation)
         for note in plan.notes:
             api.say(note)
-        rehearsal, report = _rehearse(config, plan, preemptions, sandbox, found, to_end=compare is not None)
+        to_end = compare is not None
+        rehearsal = Rehearsal(sandbox, REHEARSED, config, plan, preemptions, to_end=to_end, emulation=emulation)
+        report = _rehearse(rehearsal, found, restart=restart)
         if compare is not None and report.verdict == "resumed":
             report.comparison = _compare(config, plan, sandbox, rehearsal, compare, tolerance)
     data = {**report.to_json(), "notes": [*plan.notes], "output": str(sandbox.kept)}
@@ -103,25 +112,14 @@ def _parse_notice(text: str) -> float | None:
         raise UsageError(f"--notice: {error}", hint="or none") from error
 
 
-def _rehearse(
-    config: Path,
-    plan: Plan,
-    preemptions: Preemptions,
-    sandbox: Sandbox,
-    found: Mapping[str, JsonValue],
-    *,
-    to_end: bool,
-) -> tuple[Rehearsal, Report]:
+def _rehearse(rehearsal: Rehearsal, found: Mapping[str, JsonValue], *, restart: bool) -> Report:
     """Run the job with preemptions, and return what that has shown."""
     from tpux_rehearse.report import make_report
-    from tpux_rehearse.run import Rehearsal
-    from tpux_rehearse.sandbox import REHEARSED
 
-    rehearsal = Rehearsal(sandbox, REHEARSED, config, plan, preemptions, to_end=to_end)
     rehearsal.run()
     command = found.get("command")
     section = command if isinstance(command, dict) else {}
-    return rehearsal, make_report(rehearsal.attempts, rehearsal.ended, section, restart=preemptions.restart)
+    return make_report(rehearsal.attempts, rehearsal.ended, section, restart=restart)
 
 
 def _compare(
@@ -165,9 +163,8 @@ def _describe(one: Interruption) -> str:
     before, after = one.before, one.after
     last = "" if before.progress.step is None else f" at step {before.progress.step}"
     parts = [f"attempt {before.number}: {'stopped' if before.stopped else 'preempted'}{last}"]
-    parts.append(
-        f"{len(before.files)} files in its output directory" if before.files else "no file in its output directory"
-    )
+    count = len(before.files) or "no"
+    parts.append(f"{count} {'file' if count in (1, 'no') else 'files'} in its output directory")
     if after is not None:
         first = after.progress.first_step
         parts.append("the next printed no step" if first is None else f"the next begins with step {first}")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpux import JsonValue
+
+if TYPE_CHECKING:
+    from tpux_rehearse.emulation import Emulation
 
 MODULES_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select in a config without `setup.modules`; the environment follows."""
 LOCAL = "local="
 """The override of the section that preempts local workers."""
+CLOUD_MODES = ("tpu-vm", "queued-resources")
+"""The allocators that the emulator serves; the first one takes the place of any other."""
 OF_WORKERS = frozenset({"ssh", "code"})
 """Modules that change nothing outside of the worker's home directory."""
 
@@ -51,6 +57,7 @@ def plan_rehearsal(
     preemptions: Preemptions,
     *,
     listeners: Sequence[str],
+    emulation: Emulation | None = None,
 ) -> Plan:
     """Return how a config is changed.
 
@@ -59,6 +66,7 @@ def plan_rehearsal(
         given: the overrides of the user.
         preemptions: what happens to the program.
         listeners: the installed plugins that report events of jobs to somebody.
+        emulation: the emulator that provides the machines; None for local workers.
     """
     job, tpu, setup = _section(config, "job"), _section(config, "tpu"), _section(config, "setup")
     modules = _modules(config, job, setup)
@@ -78,11 +86,23 @@ def plan_rehearsal(
     if not (job.get("rule") or preemptions.restart or tpu.get("pricing") in {"spot", "preemptible"}):
         overrides.append("tpu.pricing=spot")
         notes.append("tpu.pricing is spot: on demand, no attempt follows a preemption")
-    overrides += _local_workers(preemptions)
-    notes.append("the machines are local workers, on this machine")
-    if (there := job.get("output_dir")) and not any(one.startswith("job.output_dir=") for one in given):
+    if emulation:
+        overrides += _emulated_nodes(tpu, emulation)
+        notes.append("the machines are emulated TPU VMs, on this machine")
+    else:
+        overrides += _local_workers(preemptions)
+        notes.append("the machines are local workers, on this machine")
+    if (
+        not emulation
+        and (there := job.get("output_dir"))
+        and not any(one.startswith("job.output_dir=") for one in given)
+    ):
         overrides.append("job.output_dir=null")
         notes.append(f"the output directory is one of the rehearsal, in place of {there}")
+    if emulation and not any(one.startswith("job.output_dir=") for one in given):
+        overrides.append(f"job.output_dir={emulation.shared}")
+        place = f", in place of {job['output_dir']}" if job.get("output_dir") else ""
+        notes.append(f"the output directory is in {emulation.shared} of the workers, which outlives them{place}")
     if as_they_are := [name for name in modules if name not in OF_WORKERS]:
         notes.append(f"set up as in the config: {', '.join(as_they_are)}")
     return Plan(tuple(overrides), tuple(notes))
@@ -101,6 +121,16 @@ def _local_workers(preemptions: Preemptions) -> list[str]:
     section = {} if preemptions.restart else keys
     text = ", ".join(f"{key}: {value}" for key, value in section.items())
     return ["tpu.allocation_mode=local", f"{LOCAL}{{{text}}}"]
+
+
+def _emulated_nodes(tpu: Mapping[str, JsonValue], emulation: Emulation) -> list[str]:
+    """Return the overrides with which the section `tpu` means nodes of the emulator, and needs no Google Cloud."""
+    overrides = [f"tpu.endpoint={emulation.url}", "tpu.project=emulated"]
+    if tpu.get("allocation_mode") not in CLOUD_MODES:
+        overrides.append(f"tpu.allocation_mode={CLOUD_MODES[0]}")
+    defaults = {"accelerator": "v4-8", "zone": "us-central2-b"}
+    overrides += [f"tpu.{key}={value}" for key, value in defaults.items() if not tpu.get(key)]
+    return overrides + (["tpu.existing=false"] if tpu.get("existing") else [])
 
 
 def _modules(

@@ -13,6 +13,7 @@ from tpux_rehearse.sandbox import run_tpux
 
 if TYPE_CHECKING:
     from tpux import Host
+    from tpux_rehearse.emulation import Emulation
     from tpux_rehearse.plan import Plan, Preemptions
     from tpux_rehearse.sandbox import Sandbox
 
@@ -35,6 +36,7 @@ class Rehearsal:
         plan: how the config is changed.
         preemptions: what happens to the program; None if nothing does.
         to_end: run the last attempt to its end; else it runs as long as the ones before.
+        emulation: the emulator whose nodes are its machines; None if these are local workers.
 
     Attributes:
         ended: its state at its end.
@@ -43,10 +45,19 @@ class Rehearsal:
     """
 
     def __init__(
-        self, sandbox: Sandbox, name: str, config: Path, plan: Plan, preemptions: Preemptions | None, *, to_end: bool
+        self,
+        sandbox: Sandbox,
+        name: str,
+        config: Path,
+        plan: Plan,
+        preemptions: Preemptions | None,
+        *,
+        to_end: bool,
+        emulation: Emulation | None = None,
     ) -> None:
         job = api.submit(config, list(plan.overrides), warn=lambda _: None)
-        self._preemptions, self._to_end = preemptions, to_end
+        self._preemptions, self._to_end, self._emulation = preemptions, to_end, emulation
+        self._preempted = 0
         self.job = job.id
         self.ended = job
         self.attempts: list[RehearsedAttempt] = []
@@ -74,7 +85,8 @@ class Rehearsal:
             self.cut_short = False  # it ended by itself as it was to be stopped
         self.attempts = read_attempts(api.events(self.job))
         for attempt in self.attempts:
-            read_output(attempt, api.outputs(self.job, attempt=attempt.number))
+            here = self._emulation.here if self._emulation else Path
+            read_output(attempt, api.outputs(self.job, attempt=attempt.number), here(attempt.output_dir))
             attempt.elsewhere = self._elsewhere.get(attempt.number, [])
 
     def lines(self) -> list[str]:
@@ -89,7 +101,7 @@ class Rehearsal:
             self._said = text
 
     def _act(self) -> None:
-        """Do what is due: stop and resume the job, or end it. Preemptions are those of the section `local`."""
+        """Do what is due: stop and resume the job, end it, or preempt emulated nodes; `local` preempts by itself."""
         if self._preemptions is None or not self.attempts:
             return
         last, disturbed = self.attempts[-1], 1 if self._preemptions.restart else self._preemptions.times
@@ -107,6 +119,10 @@ class Rehearsal:
                 run_tpux("resume", self.job)
                 for _ in api.follow(self.job, lambda info: not info.ended, timeout=_RESUME_TIMEOUT):
                     pass
+        elif self._emulation and self._preempted < last.number:
+            api.say(f"preempting the machines of attempt {last.number}")
+            self._emulation.preempt(self._preemptions.notice)
+            self._preempted = last.number
 
     def _look_elsewhere(self) -> None:
         """Note which files the running program has written in the home directory of its first worker, which is lost."""

@@ -45,6 +45,11 @@ class Sandbox:
         """The directory of the store, which is deleted at the end."""
         return self.kept / "store"
 
+    @property
+    def emulator(self) -> Path:
+        """The directory of the emulator, if there is one."""
+        return self.store / "emulator"
+
     def keep_output(self) -> None:
         """Copy what the jobs wrote and what happened to them, which the store's end would delete."""
         for name, job in self.jobs.items():
@@ -141,6 +146,9 @@ def _close(sandbox: Sandbox) -> None:
             run_tpux("supervisor", "stop")
             _wait_for_supervisors(sandbox.store)
     finally:
+        if sandbox.emulator.exists():
+            with suppress(TpuxError):  # it was not started
+                run_tpux("emulator", "stop", "--home", str(sandbox.emulator))
         _remove(sandbox.store)
         (sandbox.kept / _LOCK).unlink(missing_ok=True)
         if any(sandbox.kept.iterdir()):

@@ -12,6 +12,7 @@ class WorkerBackend(Protocol):
     """Runs the workers of nodes."""
 
     ssh_port: int | None
+    shared: str
 
     def use_slot_counter(self, next_slot: Callable[[], int]) -> None:
         """Take slot numbers, which determine addresses, from a counter."""

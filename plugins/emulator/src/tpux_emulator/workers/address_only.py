@@ -16,6 +16,7 @@ class AddressOnlyBackend:
     """
 
     ssh_port: int | None = None
+    shared = ""
 
     def __init__(self, block: AddressBlock) -> None:
         self._block = block

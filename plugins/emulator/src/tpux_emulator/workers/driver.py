@@ -11,11 +11,13 @@ from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 class MachineDriver(Protocol):
     """Prepares the disks of workers, and says which programs start and change them.
 
+    `shared` is where they find a common directory.
     `pid` is the process that was started with `command`, `key` the worker's `worker_key`.
     """
 
     ssh_port: int
     metadata_port: int
+    shared: str
 
     def open(self) -> None:
         """Prepare what all workers share.

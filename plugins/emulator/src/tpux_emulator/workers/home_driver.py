@@ -28,6 +28,7 @@ class HomeDriver:
 
     def __init__(self, home: Home, block: AddressBlock, ssh_port: int, prefix: str) -> None:
         self._disks, self._block, self.ssh_port, self._prefix = home.workers, block, ssh_port, prefix
+        self.shared = str(home.shared)
 
     def open(self) -> None:
         """Create the directory of the disks."""

@@ -32,9 +32,11 @@ class OverlayDriver:
     """
 
     metadata_port = 80
+    shared = "/mnt/shared"
 
     def __init__(self, home: Home, block: AddressBlock, ssh_port: int) -> None:
         self._disks, self._image, self._block, self.ssh_port = home.workers, home.image, block, ssh_port
+        self._shared = home.shared
 
     def open(self) -> None:
         """Mount the tmpfs, unless a killed emulator left it mounted.
@@ -97,6 +99,8 @@ class OverlayDriver:
             "boot.sh",
             str(self.disk(node, worker)),
             worker.hostname,
+            str(self._shared),
+            self.shared,
         ]
         return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
 

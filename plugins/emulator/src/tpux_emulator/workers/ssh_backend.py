@@ -41,7 +41,7 @@ class SshWorkerBackend(AddressOnlyBackend):
     def __init__(self, block: AddressBlock, driver: MachineDriver, metadata: MetadataServer, prefix: str) -> None:
         super().__init__(block)
         self._driver, self._metadata, self._prefix = driver, metadata, prefix
-        self.ssh_port = driver.ssh_port
+        self.ssh_port, self.shared = driver.ssh_port, driver.shared
         self._pids = _find_running(prefix)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)

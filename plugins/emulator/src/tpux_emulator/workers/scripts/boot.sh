@@ -1,7 +1,7 @@
 #!/bin/sh
 # Boots a worker: the first process in its mount, UTS and PID namespaces. Makes the disk the root file system, then
 # executes init.sh.
-# Arguments: DISK HOSTNAME
+# Arguments: DISK HOSTNAME SHARED MOUNTPOINT; SHARED, a directory of this machine, need not exist.
 set -eu
 disk=$1
 hostname "$2"
@@ -26,6 +26,10 @@ ln -s /proc/self/fd/0 dev/stdin
 ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
 mount -t sysfs sysfs sys 2>/dev/null || true
+if [ -d "$3" ]; then
+    mkdir -p ".$4"
+    mount --bind "$3" ".$4"
+fi
 mkdir -p .host
 pivot_root . .host
 umount -l /.host

@@ -1,0 +1,1 @@
+"""Faults of real processes and networks: `python -m tests.faults.real`, and the tests that are a sample of it."""
