@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import logging
 import random
-import shutil
+
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -41,7 +41,7 @@ from tpux.supervisor.files import Files
 
 T = TypeVar("T")
 MEMORY = Path("/dev/shm")
-MAX_WAITS = 20_000
+MAX_WAITS = 8_000
 """Waits of the supervisor after which a life is taken for one that never ends."""
 NEXT_COMMAND = 600.0
 """Seconds after which somebody types a command, which starts a supervisor, if the shell has died too."""
@@ -409,6 +409,7 @@ class _Simulation:
         except UsageError:
             pass
         except (DeathError, OSError, TpuxError):
+            self.pending = [(one[0] + RETRY, *one[1:]) for one in self.pending]  # the user's next commands wait
             self._schedule(self.clock.boottime() + RETRY, action, options, tries + 1)
         finally:
             self.in_command = False
@@ -436,7 +437,7 @@ class _Simulation:
             try:
                 self._supervise()
             except _NeverEndsError:
-                self._violated(f"it does not end: {self._read().state}, {self._read().why}")
+                self._violated(f"it does not end: {self._describe()}")
         self._check()
         return self.outcome
 
@@ -528,8 +529,12 @@ class _Simulation:
 
     # --- what must hold ---------------------------------------------------------------------------
 
-    def _read(self) -> State:
-        return Store(self.home, "ann").record(self.job).refresh()
+    def _describe(self) -> str:
+        try:
+            state = Store(self.home, "ann").record(self.job).refresh()
+        except TpuxError as error:
+            return error.message
+        return f"{state.state}, {state.why}"
 
     def _check_snapshot(self) -> None:
         """Check that the store can be read, and that what it says is what its events say."""
@@ -618,4 +623,4 @@ def live(life: Life) -> Outcome:
         return _Simulation(life, Path(directory)).live()
 
 
-__all__ = ["KINDS", "SCENARIOS", "Life", "Outcome", "live", "shutil", "suppress"]
+
