@@ -51,6 +51,7 @@ class Cloud:
         self.problems: list[str] = []
         self.addresses: dict[str, Machine] = {}
         self.create_takes, self.delete_takes = 20.0, 5.0
+        self.asked: ProvisionRequest | None = None
 
     # --- what the world does ------------------------------------------------------------------------
 
@@ -90,6 +91,7 @@ class Cloud:
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Ready | Waiting:
+        self.asked = request
         return self._call("provision", lambda: self._provision(request))  # type: ignore[return-value]
 
     def cut_off(self, request: ProvisionRequest) -> None:

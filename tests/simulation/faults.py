@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import IO, TypeVar
 
 T = TypeVar("T")
 BEFORE, AFTER = "before", "after"
@@ -75,7 +75,7 @@ class Disk:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        real = {name: getattr(os, name) for name in ("write", "replace", "rename", "unlink", "fsync")}
+        real = {name: getattr(os, name) for name in ("write", "replace", "rename", "unlink", "fsync", "fdopen")}
 
         def write(fd: int, data: bytes) -> int:
             if not (path := self._path(fd)):
@@ -88,6 +88,10 @@ class Disk:
             if not (path := self._path(fd)):
                 return real["fsync"](fd)
             return self._at(f"sync {_name(path)}", lambda: real["fsync"](fd), None)
+
+        def fdopen(fd: int, mode: str = "r", buffering: int = -1, **options: object) -> object:
+            opened = real["fdopen"](fd, mode, buffering, **options)
+            return _Unbuffered(opened) if buffering == 0 and "w" in mode and self._path(fd) else opened
 
         def moved(name: str) -> Callable[..., object]:
             def move(source: str, target: str, **options: object) -> object:
@@ -104,7 +108,7 @@ class Disk:
             return self._at(f"unlink {_name(text)}", lambda: real["unlink"](path), None)
 
         replaced = {"write": write, "fsync": fsync, "replace": moved("replace"), "rename": moved("rename")}
-        for name, function in {**replaced, "unlink": unlink}.items():
+        for name, function in {**replaced, "unlink": unlink, "fdopen": fdopen}.items():
             setattr(os, name, function)
         try:
             yield
@@ -119,6 +123,22 @@ class Disk:
             if path.startswith(self._home):
                 return path
         return ""
+
+
+class _Unbuffered:
+    """A file whose writes are calls of `os.write`, which can go wrong."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        return os.write(self._file.fileno(), data)
+
+    def __enter__(self) -> _Unbuffered:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def _name(path: str) -> str:

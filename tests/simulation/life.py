@@ -74,7 +74,11 @@ def _config(program: str = _PROGRAM, more: str = "grace_period: 3s", base: str =
     return f"{base}command: {{cmd: '{program}', {more}}}\n"
 
 
-_STOPPED = frozenset({"stopped", "succeeded"})
+_LONG = "echo begin $TPUX_ATTEMPT; sleep 86400; echo end"
+_RESUMED = "echo begin $TPUX_ATTEMPT; [ $TPUX_RESUME = 1 ] || sleep 86400; sleep 5; echo end"
+_RERUN = "echo begin $TPUX_ATTEMPT; [ $TPUX_ATTEMPT = 1 ] && sleep 86400; sleep 5; echo end"
+_DEAF = 'trap "" TERM; '
+_STOPPED = frozenset({"stopped"})
 SCENARIOS: dict[str, Scenario] = {
     "plain": Scenario(_config()),
     "one worker": Scenario(_config(), workers=1),
@@ -85,15 +89,16 @@ SCENARIOS: dict[str, Scenario] = {
             "rule: pre", "rule: pre, max_restarts: {program: 2}"
         )
     ),
-    "stopped while it gets machines": Scenario(_config(), ((15, "stop", {"release": True}),), _STOPPED),
-    "stopped": Scenario(_config(), ((40, "stop", {}),), _STOPPED),
-    "stopped, does not listen": Scenario(
-        _config(_PROGRAM.replace("echo begin", 'trap "" TERM; echo begin')), ((40, "stop", {}),), _STOPPED
+    "stopped while it gets machines": Scenario(_config(_LONG), ((15, "stop", {"release": True}),), _STOPPED),
+    "stopped": Scenario(_config(_LONG), ((40, "stop", {}),), _STOPPED),
+    "stopped, does not listen": Scenario(_config(_DEAF + _LONG), ((40, "stop", {}),), _STOPPED),
+    "stopped and released": Scenario(_config(_LONG), ((40, "stop", {"release": True}),), _STOPPED),
+    "stopped and resumed": Scenario(_config(_RESUMED), ((40, "stop", {}), (90, "resume", {}))),
+    "resumed while it is stopped": Scenario(
+        _config(_DEAF + _RESUMED, "grace_period: 20s"), ((40, "stop", {}), (45, "resume", {}))
     ),
-    "stopped and released": Scenario(_config(), ((40, "stop", {"release": True}),), _STOPPED),
-    "stopped and resumed": Scenario(_config(), ((40, "stop", {}), (90, "resume", {}))),
-    "stopped and rerun": Scenario(_config(), ((40, "stop", {}), (1300, "rerun", {}))),
-    "deleted": Scenario(_config(), ((40, "delete", {}),), frozenset({""})),
+    "stopped and rerun": Scenario(_config(_RERUN), ((40, "stop", {}), (1300, "rerun", {}))),
+    "deleted": Scenario(_config(_LONG), ((40, "delete", {}),), frozenset({""})),
     "deleted after its end": Scenario(_config(), ((200, "delete", {}),), frozenset({""})),
 }
 
@@ -239,7 +244,6 @@ class _Simulation:
         self.waits = 0
         self.pending: list[tuple[float, str, dict[str, object], int]] = []
         self.accepted: list[str] = []
-        self.late_request: Callable[[], None] = lambda: None
 
     # --- points -----------------------------------------------------------------------------------
 
@@ -289,7 +293,8 @@ class _Simulation:
                 self._here.wipe()
                 self._die(shell=False)
             case "late effect":
-                self.late_request()
+                if self.cloud.asked is not None:
+                    self.cloud.cut_off(self.cloud.asked)
                 self._die(shell=True)
         return self._ordinary(kind, act)
 
@@ -582,12 +587,20 @@ class _Simulation:
 
     def _check_attempts(self, record: Record, history: Sequence[events.Event]) -> None:
         """Check that each attempt was started once on each worker, and that its log is what it has written."""
+        ends = [event.attempt for event in history if isinstance(event, events.AttemptEnded)]
+        starts = [event.attempt for event in history if isinstance(event, events.AttemptStarted)]
+        if starts != ends:
+            self._violated(f"the attempts {starts} were started, and {ends} have ended")
         ended = {event.attempt: event for event in history if isinstance(event, events.AttemptEnded)}
         running = {event.attempt for event in history if isinstance(event, events.AttemptRunning)}
         gentle = all(
             fault.kind.startswith(("death", "error")) and not fault.point.startswith("worker")
             for fault in self.life.faults
         )
+        end = max((event.at for event in history if isinstance(event, events.StateChanged)), default=0.0)
+        for run in [run for started in self.starts.values() for _, run, _ in started] if gentle else ():
+            if (run.ended_at(self.clock.now()) or self.clock.now()) > end:
+                self._violated(f"{run.id} ran on after the end of the job")
         for attempt in ended:
             for worker in range(self.scenario.workers):
                 started = self.starts.get((attempt, str(worker)), [])
