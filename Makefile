@@ -10,7 +10,7 @@ JAX_VENV ?= .cache/jax
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-jax versions lint bench soak mutants first-contact-check docs schema clean
+.PHONY: help setup demo test test-all test-jax versions lint bench soak mutants faults first-contact-check docs schema clean
 help:    ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
@@ -59,6 +59,9 @@ soak: setup      ## run many jobs on the emulator for hours of its clock, with f
 
 mutants: setup   ## change lines that matter, one at a time, and check that the tests catch it (not in CI)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+faults: setup    ## simulate 10,000 lives of a job, a fault in each (FAULTS="--lives 500 --shard 1/4"); continues where it was
+	$(BIN)/python -m tests.simulation $(FAULTS)
 
 first-contact-check: setup  ## compare what scripts/first-contact.sh has recorded in DIR with the emulator (DIR=...)
 	$(BIN)/python scripts/first_contact_check.py $(DIR)

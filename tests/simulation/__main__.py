@@ -72,7 +72,8 @@ def main() -> int:
     wanted = range(shard - 1, options.lives, shards)
     cache = ROOT / ".cache/faults"
     cache.mkdir(parents=True, exist_ok=True)
-    path = cache / f"{_digest()}-{shard}-{shards}.jsonl"
+    digest = _digest()
+    path = cache / f"{digest}-{shard}-{shards}.jsonl"
     done = {line["number"] for line in _lines(path)}
     left, start = [number for number in wanted if number not in done], time.monotonic()
     with multiprocessing.Pool(options.jobs) as pool, path.open("a") as file:
@@ -84,7 +85,7 @@ def main() -> int:
             if count % 500 == 0:
                 rate = count / (time.monotonic() - start) * 60
                 print(f"{count} of {len(left)} lives, {rate:.0f} a minute", flush=True)
-    every = {line["number"]: line for part in cache.glob(f"{_digest()}-*.jsonl") for line in _lines(part)}
+    every = {line["number"]: line for part in cache.glob(f"{digest}-*.jsonl") for line in _lines(part)}
     found = results.summarize(every.values(), f"{datetime.now(UTC):%Y-%m-%d}")
     results.FILE.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{found['lives']} lives, {found['violations']} with a violation; `make docs` shows them")

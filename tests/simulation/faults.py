@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "worker": (*COMMON, "cut", "wiped"),
 }
 """The faults of each class of places."""
-HANG, FULL, SUSPEND, CUT = 120.0, 600.0, 3600.0, 450.0
+HANG, FULL, SUSPEND, CUT = 120.0, 600.0, 3600.0, 300.0
 """Seconds for which each of these lasts."""
 
 
@@ -70,11 +70,13 @@ class Disk:
         at: makes a call at a point: its place, the call, and a variant of it that is cut off in the middle.
     """
 
-    def __init__(self, home: str, at: Callable[[str, Callable[[], object], Callable[[], object] | None], object]) -> None:
+    def __init__(
+        self, home: str, at: Callable[[str, Callable[[], object], Callable[[], object] | None], object]
+    ) -> None:
         self._home, self._at = home, at
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:  # noqa: C901  (a function for each call)
         real = {name: getattr(os, name) for name in ("write", "replace", "rename", "unlink", "fsync", "fdopen")}
 
         def write(fd: int, data: bytes) -> int:
@@ -103,7 +105,7 @@ class Disk:
 
         def unlink(path: str, **options: object) -> object:
             text = os.fspath(path)
-            if options or not isinstance(text, str) or not text.startswith(self._home) or not os.path.exists(text):
+            if options or not isinstance(text, str) or not text.startswith(self._home) or not os.path.exists(text):  # noqa: PTH110
                 return real["unlink"](path, **options)
             return self._at(f"unlink {_name(text)}", lambda: real["unlink"](path), None)
 
@@ -119,7 +121,7 @@ class Disk:
     def _path(self, fd: int) -> str:
         """Return the path of a file of the store; "" if it is none."""
         with suppress(OSError):
-            path = os.readlink(f"/proc/self/fd/{fd}")
+            path = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
             if path.startswith(self._home):
                 return path
         return ""

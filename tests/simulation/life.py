@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import random
-
 import tempfile
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import TypeVar
 from unittest import mock
 
 from tests.simulation.cloud import NAME, Cloud
-from tests.simulation.faults import CUT, FULL, HANG, KINDS, SUSPEND, DeathError, Disk, Fault, full
+from tests.simulation.faults import CUT, FULL, HANG, SUSPEND, DeathError, Disk, Fault, full
 from tests.simulation.worker import Machine, Run, SimHost
 from tpux import HostUnreachableError, TpuxError, hookimpl, sh
 from tpux.errors import UsageError
@@ -67,7 +66,8 @@ class Scenario:
 
 
 _PROGRAM = "echo begin $TPUX_ATTEMPT $TPUX_WORKER; sleep 15; echo middle; sleep 15; echo end"
-_BASE = "job: {rule: pre}\ntpu: {pricing: spot}\nwatch: {verdict_grace: 10s}\nsetup: {modules: [prep]}\n"
+_BASE = "job: {rule: pre}\ntpu: {pricing: spot}\n"
+_BASE += "watch: {verdict_grace: 10s, lost_after: 200s, poll_every: 5s}\nsetup: {modules: [prep]}\n"
 
 
 def _config(program: str = _PROGRAM, more: str = "grace_period: 3s", base: str = _BASE) -> str:
@@ -75,8 +75,7 @@ def _config(program: str = _PROGRAM, more: str = "grace_period: 3s", base: str =
 
 
 _LONG = "echo begin $TPUX_ATTEMPT; sleep 86400; echo end"
-_RESUMED = "echo begin $TPUX_ATTEMPT; [ $TPUX_RESUME = 1 ] || sleep 86400; sleep 5; echo end"
-_RERUN = "echo begin $TPUX_ATTEMPT; [ $TPUX_ATTEMPT = 1 ] && sleep 86400; sleep 5; echo end"
+_AGAIN = "echo begin $TPUX_ATTEMPT; [ $TPUX_ATTEMPT = 1 ] && sleep 2000; sleep 5; echo end"
 _DEAF = 'trap "" TERM; '
 _STOPPED = frozenset({"stopped"})
 SCENARIOS: dict[str, Scenario] = {
@@ -93,11 +92,11 @@ SCENARIOS: dict[str, Scenario] = {
     "stopped": Scenario(_config(_LONG), ((40, "stop", {}),), _STOPPED),
     "stopped, does not listen": Scenario(_config(_DEAF + _LONG), ((40, "stop", {}),), _STOPPED),
     "stopped and released": Scenario(_config(_LONG), ((40, "stop", {"release": True}),), _STOPPED),
-    "stopped and resumed": Scenario(_config(_RESUMED), ((40, "stop", {}), (90, "resume", {}))),
+    "stopped and resumed": Scenario(_config(_AGAIN), ((40, "stop", {}), (90, "resume", {}))),
     "resumed while it is stopped": Scenario(
-        _config(_DEAF + _RESUMED, "grace_period: 20s"), ((40, "stop", {}), (45, "resume", {}))
+        _config(_DEAF + _AGAIN, "grace_period: 20s"), ((40, "stop", {}), (45, "resume", {}))
     ),
-    "stopped and rerun": Scenario(_config(_RERUN), ((40, "stop", {}), (1300, "rerun", {}))),
+    "stopped and rerun": Scenario(_config(_AGAIN), ((40, "stop", {}), (1300, "rerun", {}))),
     "deleted": Scenario(_config(_LONG), ((40, "delete", {}),), frozenset({""})),
     "deleted after its end": Scenario(_config(), ((200, "delete", {}),), frozenset({""})),
 }
@@ -247,7 +246,7 @@ class _Simulation:
 
     # --- points -----------------------------------------------------------------------------------
 
-    def at(
+    def at(  # noqa: C901  (a case for each fault)
         self,
         kind: str,
         place: str,
@@ -360,11 +359,13 @@ class _Simulation:
         earlier.append((machine, run, key))
         if len(earlier) > 1:
             self._violated(f"attempt {attempt} was started {len(earlier)} times on worker {worker}")
+        if "prepared" not in machine.files and not machine.wiped:
+            self._violated(f"attempt {attempt} was started on worker {worker}, which was not set up")
         for other in self.machines:
             for one in [*other.runs.values(), *other.forgotten]:
-                if one is not run and one.id.endswith("/command") and one.runs(self.clock.now()):
-                    if one.id.split("/")[-2] != attempt:
-                        self._violated(f"attempt {attempt} was started while {one.id} was running")
+                beside = one is not run and one.id.endswith("/command") and one.id.split("/")[-2] != attempt
+                if beside and one.runs(self.clock.now()):
+                    self._violated(f"attempt {attempt} was started while {one.id} was running")
 
     def _violated(self, what: str) -> None:
         if what not in self.outcome.violations:
@@ -396,7 +397,7 @@ class _Simulation:
 
     def _happen(self) -> bool:
         """Let the next thing of the script happen; return whether it was a command of the user."""
-        at, action, options, tries = self.pending.pop(0)
+        _, action, options, tries = self.pending.pop(0)
         if action == "preempt":
             self.cloud.preempt()
             return False
@@ -453,9 +454,7 @@ class _Simulation:
             self.in_command = True
             try:
                 overrides = [f"tpu.allocation_mode={NAME}"]
-                create_job(
-                    self.store, config, overrides, warn=lambda _: None, clock=self.clock, plugins=self.plugins
-                )
+                create_job(self.store, config, overrides, warn=lambda _: None, clock=self.clock, plugins=self.plugins)
             except (DeathError, OSError, TpuxError):
                 self.clock.sleep(RETRY)
             finally:
@@ -634,6 +633,3 @@ def live(life: Life) -> Outcome:
     parent = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="tpux-sim-", dir=parent) as directory:
         return _Simulation(life, Path(directory)).live()
-
-
-

@@ -1,4 +1,4 @@
-"""The part of a shell that simulated workers understand: enough for the programs of tests, which real shells run too."""
+"""The part of a shell that simulated workers understand: enough for programs of tests, which real shells run too."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def interpret(script: str, env: Mapping[str, str], files: frozenset[str] = froze
     return found
 
 
-def _execute(line: str, env: Mapping[str, str], found: Timeline, files: frozenset[str]) -> bool:
+def _execute(  # noqa: C901  (a case for each command)
+    line: str, env: Mapping[str, str], found: Timeline, files: frozenset[str]
+) -> bool:
     """Execute one command; return whether the script goes on."""
     line = re.sub(r"\$\{?(\w+)\}?", lambda match: env.get(match[1], ""), line)
     if match := _TEST.fullmatch(line):

@@ -11,10 +11,21 @@ from tests.simulation.plan import life, numbers
 IN_TEST, IN_TEST_ALL = 5, 24
 """Lives of each scenario in `make test`, and in `make test-all`."""
 
-FOUND = (
+AIMED = (
+    # Their violations are mended: the rename of a record that took effect and reported an error was never repeated,
+    # and the state in memory had another attempt in its last request than the events.
     "deleted | 0 || error after | store: rename .deleted-N @stopped",
+    "stopped | 0 || death after | store: write events.jsonl request-accepted @stopping",
+    # Each of these is broken by a change of one line (tests/mutants/table.py).
+    "plain | 0 || wiped | worker: read @running",
+    "stopped and resumed | 0 || cut | worker: stop @stopping",
+    "stopped while it gets machines | 0 || late effect | allocator: provision @provisioning",
+    "plain | 0 || death before | store: write events.jsonl state-changed @setting-up",
+    "plain | 0 || death after | store: write events.jsonl attempt-ended @running",
+    "plain | 0 || error before | store: write prep_worker_N.log @setting-up",
+    "stopped | 0 || death before | store: write events.jsonl state-changed @running",
 )
-"""Lives with a violation that is mended."""
+"""Lives that have been broken, or that are if a line is."""
 
 
 def check(one: Life) -> None:
@@ -27,8 +38,8 @@ def test_a_life_without_faults(scenario):
     check(Life(scenario))
 
 
-@pytest.mark.parametrize("text", FOUND)
-def test_a_life_that_was_broken(text):
+@pytest.mark.parametrize("text", AIMED)
+def test_a_life_that_can_break(text):
     one = read(text)
     outcome = live(one)
     assert outcome.hit == list(one.faults), "no fault happens there any more"
@@ -41,7 +52,7 @@ def test_some_lives(scenario):
         check(life(number))
 
 
-@pytest.mark.system
+@pytest.mark.system  # 266 lives
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_more_lives(scenario):
     for number in numbers(scenario, IN_TEST, IN_TEST_ALL):

@@ -70,7 +70,7 @@ class Machine:
         self, now: Callable[[], float], advance: Callable[[float], None], started: Callable[[str, Run], None]
     ) -> None:
         self.now, self.advance, self.started = now, advance, started
-        self.alive = True
+        self.alive, self.wiped = True, False
         self.files: dict[str, bytes] = {}
         self.directories: set[str] = set()
         self.runs: dict[str, Run] = {}
@@ -87,7 +87,7 @@ class Machine:
         for run in self.runs.values():
             run.kill(self.now(), SIGKILL)
         self.forgotten += self.runs.values()
-        self.runs, self.files, self.claims, self.directories = {}, {}, {}, set()
+        self.runs, self.files, self.claims, self.directories, self.wiped = {}, {}, {}, set(), True
 
     # --- files ------------------------------------------------------------------------------------
 
