@@ -11,7 +11,7 @@ PEERS  := tpunicorn2==1.0.2 tpuz==0.1.11
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-jax versions lint bench bench-peers soak mutants first-contact-check docs schema clean faults-real
+.PHONY: help setup demo test test-all test-jax versions lint bench bench-peers soak mutants first-contact-check docs schema clean faults-real faults
 help:    ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
@@ -73,6 +73,9 @@ faults-real: setup  ## kill supervisors at each point of a job, and cut networks
 	scripts/test-deps.sh
 	TPUX_TEST_LONG_CUT=300 $(BIN)/python -m pytest -n 4 tests/faults/test_network.py
 	$(BIN)/python -m tests.faults.real $(FAULTS)
+
+faults: setup    ## simulate 10,000 lives of a job, a fault in each (FAULTS="--lives 500 --shard 1/4"); continues where it was
+	$(BIN)/python -m tests.simulation $(FAULTS)
 
 first-contact-check: setup  ## compare what scripts/first-contact.sh has recorded in DIR with the emulator (DIR=...)
 	$(BIN)/python scripts/first_contact_check.py $(DIR)

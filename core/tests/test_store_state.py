@@ -173,6 +173,15 @@ def test_a_reader_sees_what_the_writer_wrote_whatever_the_snapshot_holds(writer:
     assert record(writer.directory).refresh() == final
 
 
+def test_a_request_is_folded_as_it_is_stored(writer: Record) -> None:
+    writer.write(events.StateChanged(to="provisioning"), at=1.0)
+    writer.write(events.StateChanged(to="setting-up"), at=2.0)
+    writer.write(events.AttemptStarted(attempt=1, stage=0, resume=False, workers=(0,), output_dir="/out"), at=3.0)
+    writer.write(events.RequestAccepted(action="stop", number=1), at=4.0)
+    (writer.directory / "state.json").unlink()
+    assert Record(writer.directory, writer.lock).refresh() == writer.state
+
+
 def test_a_snapshot_counts_only_with_its_events(writer: Record) -> None:
     """As after a power failure, or with `events.jsonl` restored from a backup."""
     path = writer.directory / "events.jsonl"

@@ -149,7 +149,10 @@ MUTANTS = [
         "core/src/tpux/lifecycle/attempt.py",
         "    if prepared.running:\n        raise _still_running(turn, host, key)\n",
         "",
-        ("tests/test_reliability.py::test_nothing_of_an_earlier_attempt_runs_beside_the_next",),
+        (
+            "tests/test_reliability.py::test_nothing_of_an_earlier_attempt_runs_beside_the_next",
+            "tests/simulation/test_lives.py::test_a_life_that_can_break",
+        ),
     ),
     Mutant(
         "leftover processes are awaited before an attempt is over",
@@ -163,7 +166,10 @@ MUTANTS = [
         "core/src/tpux/lifecycle/attempt.py",
         "    if turn.state.run.running:  # the start was confirmed",
         "    if False:  # the start was confirmed",
-        ("tests/test_reliability.py::test_a_confirmed_start_is_never_repeated",),
+        (
+            "tests/test_reliability.py::test_a_confirmed_start_is_never_repeated",
+            "tests/simulation/test_lives.py::test_a_life_that_can_break",
+        ),
     ),
     Mutant(
         "an unanswered `provision` leaves a mark",
@@ -173,6 +179,7 @@ MUTANTS = [
         (
             "tests/test_crash_at_every_event.py",
             "tests/test_blocked_hooks.py::test_a_blocked_hook_is_reported_and_a_stop_ends_it",
+            "tests/simulation/test_lives.py::test_a_life_that_can_break",
         ),
     ),
     Mutant(
@@ -691,5 +698,68 @@ MUTANTS = [
         '    if ! has_digests "$new" jobs/{key}.list; then\n',
         "    if false; then\n",
         ("plugins/code/tests/test_worker.py::test_a_damaged_snapshot_is_no_base_of_the_next",),
+    ),
+    Mutant(
+        "an error discards the tasks on the workers",
+        "core/src/tpux/lifecycle/advance.py",
+        "            self.restart_phase()  # a generator that raised",
+        "            pass  # a generator that raised",
+        ("tests/simulation/test_lives.py::test_a_life_that_can_break",),
+    ),
+    Mutant(
+        "an attempt that is written is not written again",
+        "core/src/tpux/lifecycle/setup.py",
+        "        if turn.state.attempt_ready:\n",
+        "        if False:\n",
+        ("tests/simulation/test_lives.py::test_a_life_that_can_break",),
+    ),
+    Mutant(
+        "an attempt that has ended is not ended again",
+        "core/src/tpux/lifecycle/run.py",
+        "        if not turn.state.attempt_open:  # perhaps",
+        "        if False:  # perhaps",
+        ("tests/simulation/test_lives.py::test_a_life_that_can_break",),
+    ),
+    Mutant(
+        "a restart waits until the job has stopped",
+        "core/src/tpux/lifecycle/advance.py",
+        '        if state.state == "stopping" or state.release_promised or delayed:\n',
+        "        if False:\n",
+        ("tests/simulation/test_lives.py::test_a_life_without_faults",),
+    ),
+    Mutant(
+        "a job is stopped once its programs have ended",
+        "core/src/tpux/lifecycle/stop.py",
+        "        if delay is not None:\n            return Next(after=delay)\n        missing",
+        "        missing",
+        ("tests/simulation/test_lives.py::test_a_life_without_faults",),
+    ),
+    Mutant(
+        "a request counts once the state has changed",
+        "core/src/tpux/lifecycle/advance.py",
+        "            turn.write(change)\n",
+        "            if turn.request is not None:\n                turn.write(turn.request)\n            turn.write(change)\n",
+        ("tests/simulation/test_lives.py::test_a_life_that_can_break",),
+    ),
+    Mutant(
+        "a stop ends the attempt",
+        "core/src/tpux/lifecycle/stop.py",
+        "            _write_attempt_end(turn)\n",
+        "            pass\n",
+        ("tests/simulation/test_lives.py::test_a_life_without_faults",),
+    ),
+    Mutant(
+        "a record whose rename reported an error is removed",
+        "core/src/tpux/store/__init__.py",
+        "        with suppress(FileNotFoundError):  # an earlier try",
+        "        if True:  # an earlier try",
+        ("tests/simulation/test_lives.py::test_a_life_that_can_break",),
+    ),
+    Mutant(
+        "a request is folded as it is stored",
+        "core/src/tpux/store/fold.py",
+        "replace(event, attempt=state.attempt, stage=state.stage)).to_json()",
+        "event).to_json()",
+        ("tests/simulation/test_lives.py::test_a_life_without_faults",),
     ),
 ]

@@ -234,7 +234,8 @@ class Store:
         """
         files.refuse_mounts(record.directory)
         trash = record.directory.with_name(f".deleted-{record.directory.name}")
-        record.directory.rename(trash)
+        with suppress(FileNotFoundError):  # an earlier try has renamed it, and yet has reported an error
+            record.directory.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
     def add_unreleased(self, job: str, machines: str) -> None:

@@ -315,7 +315,8 @@ def _(event: events.RequestAccepted, state: State) -> State:
         if event.agreed:
             return replace(state, transfer_to=event.to)
         return state if event.to else replace(state, transfer_to="", why=state.end_why, hint="")
-    request = _merged(state.request, event).to_json()
+    # As it is stored: `Record.write` adds attempt and stage to an event only once it has the state after it.
+    request = _merged(state.request, replace(event, attempt=state.attempt, stage=state.stage)).to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it
     scratch = state.scratch_after(event.action)

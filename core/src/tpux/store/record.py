@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 9
+SNAPSHOT_FORMAT = 10
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 _FIELDS = {field.name for field in fields(State)}
 
