@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tpux import threads
 from tpux.clock import Clock, ObservedTime
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import OpenHost
@@ -144,7 +145,10 @@ class Workers:
                 _close(host)
 
         if hosts:
-            threading.Thread(target=close, daemon=True).start()  # closing may take a moment
+            try:
+                threads.pool().submit(close)  # it may take a moment
+            except (threads.NoThreadError, MemoryError):
+                close()
 
     def host(self, worker: Worker) -> OpenHost:
         """Return the connection to a worker; connect on first use.

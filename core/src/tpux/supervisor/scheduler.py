@@ -292,7 +292,6 @@ class Supervisor:
                 continue
             if self._seen.get(job) == latest:
                 continue
-            self._seen[job] = latest
             with self._guard:
                 if job in self._controllers:
                     self._schedule(job, 0)
@@ -300,7 +299,9 @@ class Supervisor:
                     stops = controller.record.state.ended or controller.record.state.state == "stopping"
                     if job in self._busy and not stops and _pending_end(controller):
                         controller.workers.interrupt()
+                    self._seen[job] = latest  # once it has its turn
                     continue
+            self._seen[job] = latest
             try:
                 self._adopt(job, record)
                 self._unreadable.pop(job, None)
@@ -360,18 +361,19 @@ class Supervisor:
 
     def _dispatch(self) -> float:
         """Start the turns that are due, with the guard held. Returns the seconds until the next one."""
-        now, due_jobs, delay = self._clock.monotonic(), [], POLL_EVERY
+        now, lively, delay = self._clock.monotonic(), 0, POLL_EVERY
         while self._queue:
             due, job = self._queue[0]
             if self._due.get(job) == due:
                 if due > now:
                     delay = due - now
                     break
+                self._pool.submit(job)  # it can begin to end only when the guard is free
+                self._busy.add(job)
                 del self._due[job]
-                due_jobs.append(job)
+                lively += not self._controllers[job].is_quiet
             heapq.heappop(self._queue)  # or the job was scheduled again since
-        self._busy.update(due_jobs)
-        self._pool.submit(due_jobs, sum(not self._controllers[job].is_quiet for job in due_jobs))
+        self._pool.wake(lively)
         return delay
 
     def _turn(self, job: str) -> None:
@@ -387,7 +389,12 @@ class Supervisor:
             delay = handle_error(controller, error)
         finally:
             with self._guard:
-                self._finish_turn(job, controller, delay)
+                try:
+                    self._finish_turn(job, controller, delay)
+                except BaseException:  # without memory: the next scan gives it another turn
+                    self._seen.pop(job, None)
+                    self._scan_again = True
+                    raise
 
     def _finish_turn(self, job: str, controller: JobController, delay: float | None) -> None:
         """Queue the job's next turn, or drop the job if `delay` is None; the caller holds the guard."""
