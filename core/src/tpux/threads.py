@@ -94,11 +94,12 @@ class Pool:
             for _ in range(least):
                 self._start()
 
-    def submit(self, run: Callable[[], object], *, wake: bool = True) -> Task:
+    def submit(self, run: Callable[[], object], *, wake: bool = True, first: bool = False) -> Task:
         """Run something in a thread, as soon as one is free.
 
         Args:
             run: is called once.
+            first: before all that waits.
             wake: let a thread take it at once; else one that is free anyway does, or a later `grow` starts one.
 
         Raises:
@@ -107,7 +108,7 @@ class Pool:
         """
         task = Task(run)
         with self._lock:
-            self._queue.append(task)
+            self._queue.appendleft(task) if first else self._queue.append(task)
         if wake:
             try:
                 self.grow()
@@ -115,6 +116,11 @@ class Pool:
                 if self._withdraw(task, always=not isinstance(error, NoThreadError)):
                     raise
         return task
+
+    @property
+    def full(self) -> bool:
+        """True if one task more would wait for another one to end."""
+        return self._threads >= self.limit and len(self._queue) >= self._idle
 
     def grow(self) -> None:
         """Wake a thread, or start one, for a task that waits.

@@ -15,11 +15,13 @@ from functools import partial
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
+from tpux.lifecycle import allocator_calls
 from tpux.lifecycle.advance import JobController
+from tpux.lifecycle.allocator_calls import AllocatorCall
 from tpux.lifecycle.errors import call_key
 from tpux.lifecycle.open import open_job
 from tpux.plugin.manager import Plugins
-from tpux.remote.calls import StepInterruptedError
+from tpux.remote.calls import Call, StepInterruptedError
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError
@@ -121,7 +123,15 @@ class Supervisor:
         return 0
 
     def _end_turns(self) -> None:
+        """Begin nothing more, and wait for the turns and the calls of allocators that have begun."""
+        deadline = time.monotonic() + END_TIMEOUT
+        allocator_calls.pause(True)
         self._pool.end(END_TIMEOUT)
+        for controller in self._controllers.values():
+            controller.allocator.withdraw()
+        while allocator_calls.running() and time.monotonic() < deadline:
+            time.sleep(POLL_EVERY)
+        allocator_calls.pause(False)
         for turn in self._pool.running():
             _log.warning("job %s: its turn is ended with this process: %s", turn.job, turn.describe())
 
@@ -218,7 +228,9 @@ class Supervisor:
             opened = [job for job, controller in list(self._controllers.items()) if controller.is_open]
             to_end = self._to_end(blocked.values())
             self._handover.update(opened, to_end.values())
-            running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
+            begun = [turn.job for turn in self._pool.running()]
+            begun += [job for job, controller in list(self._controllers.items()) if controller.allocator.running()]
+            running = [job for job in dict.fromkeys(begun) if job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
                 abandoned = self._abandoned([blocked[job] for job in to_end])
                 self._handover.replace_process(self._lock, [*running, *blocked], abandoned)
@@ -236,15 +248,15 @@ class Supervisor:
             self._report = now
             report.write(self._files.report, now)
         self._pool.paused = self._handover is not None and self._handover.draining
+        allocator_calls.pause(self._pool.paused)
 
     def _blocked_calls(self) -> Iterator[Turn]:
-        """Yield, as turns, the calls of workers that have lasted for `BLOCKED_AFTER`; their jobs' turns continue."""
+        """Yield, as turns, the calls of workers and allocators that last for `BLOCKED_AFTER`; the turns continue."""
         now = self._clock.monotonic()
         for job, controller in list(self._controllers.items()):
-            calls = [
-                call for call in controller.workers.threads.running() if now - (call.started or now) > BLOCKED_AFTER
-            ]
-            if calls:
+            begun: list[Call | AllocatorCall] = [*controller.workers.threads.running()]
+            begun += filter(None, [controller.allocator.running()])
+            if calls := [call for call in begun if now - (call.started or now) > BLOCKED_AFTER]:
                 plugins = {key: each for call in calls for key, each in call.plugins.copy().items()}
                 yield Turn(job, now, plugins, blocked=True, what=calls[0].describe())
 
@@ -259,7 +271,7 @@ class Supervisor:
                 continue
             if pending := _pending_end(controller):
                 found[turn.job] = pending
-            elif controller.record.state.state == "stopping":
+            elif _is_ending(controller):
                 hooks = sorted({call_key(call) for call in turn.calls.copy().values()})
                 found[turn.job] = f"{turn.job}:{controller.record.state.last_request_number}:{'+'.join(hooks)}"
         return found
@@ -334,6 +346,7 @@ class Supervisor:
             self._store, record, self._plugins, self._clock, self._listeners, abandoned=abandoned
         )
         controller.wake = self._look_again
+        controller.allocator.on_answer = partial(self._look_at, job)
         self._listeners.follow(record, lambda: controller.open().job)
         with self._guard:
             self._controllers[job] = controller
@@ -344,6 +357,12 @@ class Supervisor:
         """Look for new requests at once: one job has written a request to another."""
         self._scan_again = True
         self._wake.set()
+
+    def _look_at(self, job: str) -> None:
+        """Give a job its turn now: an answer has come."""
+        with self._guard:
+            if job in self._controllers:
+                self._schedule(job, 0)
 
     def _schedule(self, job: str, delay: float) -> None:
         """Queue the job's next turn, with the guard held. A job in its turn gets another one right after it."""
@@ -415,6 +434,13 @@ def _pending_end(controller: JobController) -> str:
     """Return job and number of the last pending request to stop or delete a job; "" if there is none."""
     ends = [request.number for request in requests.pending(controller.record) if request.action in {"stop", "delete"}]
     return f"{controller.record.id}:{ends[-1]}" if ends else ""
+
+
+def _is_ending(controller: JobController) -> bool:
+    """Return whether a job is stopping, or releases its machines, or would if its allocator returned from a call."""
+    state = controller.record.state
+    asked = state.last_request.get("action") in {"stop", "delete"}
+    return state.state == "stopping" or (asked and state.ended and (state.releasing or controller.allocator.holds_up))
 
 
 def _mtime(path: str) -> int:
