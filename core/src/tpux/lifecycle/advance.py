@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from tpux import descriptors
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import transfer
@@ -148,6 +149,8 @@ class JobController:
             self.restart_phase()  # a generator that raised is exhausted, and would look as if it had completed
             raise
         finally:
+            if turn.state.state == "recovering" and not self.workers.threads.busy() and descriptors.is_short():
+                self.workers.close_hosts()  # it waits, and others need them
             self.workers.save_timers(self.record.directory, turn.state.round, turn.state.attempt)
         answered = held and not self.allocator.changing and step.after is not None
         return 0.0 if answered and self._pending_request(turn) else step.after  # which has waited for the answer
@@ -249,6 +252,7 @@ class JobController:
             self.workers.scope = Scope(key, state.attempt, state.round, self.record.logs)
             if not state.ended:  # the clean-up has its own, so that a job without one need not be opened
                 self.workers.patience = _patience(turn)
+        self.workers.ending = state.state == "stopping" or state.ended
         if self.errors.failing is not None:
             return fail_after_termination(turn, self.errors.failing)
         if not isinstance(self.phase, PHASES[state.state]):

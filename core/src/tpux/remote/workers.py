@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tpux import threads
+from tpux import descriptors, threads
 from tpux.clock import Clock, ObservedTime
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import OpenHost
@@ -95,6 +95,7 @@ class Workers:
         patience: how long a worker is waited for.
         scope: what names the runs of steps; set before any task begins.
         changed: workers that their allocator describes differently by now, as connecting has shown.
+        ending: the job ends, for which a connection may be opened when there are few descriptors left.
     """
 
     scope: Scope
@@ -109,6 +110,7 @@ class Workers:
         self.unreachable: dict[int, Unreachable] = {}
         self.patience = Patience()
         self.changed: dict[int, Worker] = {}
+        self.ending = False
         self._hosts: dict[int, OpenHost] = {}
         self._interrupted = threading.Event()
 
@@ -156,11 +158,13 @@ class Workers:
         Raises:
             HostUnreachableError: it does not answer.
             StepInterruptedError: the step is given up.
+            NoDescriptorError: too many files are open.
         """
         interrupted, hosts = interruption() or self._interrupted, self._hosts
         if interrupted.is_set():
             raise StepInterruptedError
         if (host := hosts.get(worker.index)) is None:
+            descriptors.require(urgent=self.ending)
             host = hosts[worker.index] = self._connect(worker, interrupted)
             if interrupted.is_set():
                 _close(host)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tpux.backoff import Backoff
+from tpux.descriptors import NoDescriptorError, waiting
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle import policy
 from tpux.lifecycle.advance import JobController
@@ -155,6 +156,8 @@ def _message(turn: Turn, error: BaseException) -> str:
         return error.message
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"the disk is full: free some space in {turn.store.home}"
+    if (isinstance(error, OSError) and error.errno == errno.EMFILE) or isinstance(error, NoDescriptorError):
+        return waiting()
     if isinstance(error, (NoThreadError, MemoryError)):
         return f"this machine is short of memory: {plain_reason(error)}"
     if isinstance(error, OSError):

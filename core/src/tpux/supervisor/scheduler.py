@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
+from tpux import descriptors
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import allocator_calls
@@ -84,6 +85,7 @@ class Supervisor:
         self._scan_again = False
         self._scan_at = math.inf
         self._unreadable: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         self._asleep_until = 0.0
         self._end_requested = self._stopped = False
         self._woken = 0
@@ -238,7 +240,7 @@ class Supervisor:
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
         texts = {job: self._report.blocked.get(job) or turn.describe() for job, turn in blocked.items()}
-        unwritten = {
+        unwritten = self._waiting | {
             job: controller.errors.unwritten
             for job, controller in list(self._controllers.items())
             if controller.errors.unwritten
@@ -337,6 +339,13 @@ class Supervisor:
         if record.refresh().done and not pending and not leftover:
             self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins, "look").job, done=True)
             return
+        ends = any(request.action in {"stop", "delete"} for request in pending)
+        if descriptors.is_short(urgent=True) if ends else descriptors.is_half_used():
+            self._seen.pop(job)
+            self._waiting[job] = descriptors.waiting()  # the end of another job starts a scan
+            self._scan_at = self._clock.monotonic() + UNREADABLE_RETRY
+            return
+        self._waiting.pop(job, None)
         if not record.acquire():
             self._seen.pop(job)  # the command that creates it still holds it
             self._scan_again = True
