@@ -106,6 +106,32 @@ def test_no_exception_costs_a_job_its_next_turn(supervise, error):
     assert raised == [error]
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(TurnPool, "submit"), (TurnPool, "wake"), (scheduler, "handle_error"), (Supervisor, "_schedule")],
+)
+def test_a_failure_while_a_turn_begins_or_ends_costs_no_job_its_next_turn(supervise, monkeypatch, owner, name, error):
+    """Also none of what handles the errors of others can rely on having memory."""
+    turns, failures, real = [], [], getattr(owner, name)
+
+    def fails(*args: object, **kwargs: object) -> object:
+        if turns and len(failures) < 3:
+            failures.append(1)
+            raise error
+        return real(*args, **kwargs)
+
+    def advance(controller: JobController) -> float:
+        turns.append(1)
+        if len(failures) == 3:
+            return stop(controller)
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(owner, name, fails)
+    supervise(advance)
+    assert len(failures) == 3
+
+
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0, -1e9])
 def test_setting_the_clock_delays_no_turn(supervise, clock, jump):
     turns: list[float] = []
@@ -188,10 +214,12 @@ def test_blocked_turns_cost_no_other_job_its_turn(clock):
     gate, ended = threading.Event(), threading.Event()
     pool = TurnPool(lambda job: ended.set() if job == "quick" else gate.wait(60) and None, clock)
     for number in range(THREADS):
-        pool.submit([f"blocked-{number}"], 1)
+        pool.submit(f"blocked-{number}")
+        pool.wake(1)
     while len(pool.running()) < THREADS:
         threading.Event().wait(0.01)
-    pool.submit(["quick"], 1)
+    pool.submit("quick")
+    pool.wake(1)
     assert not ended.wait(0.2)
     clock.elapsed += BLOCKED_AFTER + 1
     assert len(pool.blocked()) == THREADS
@@ -202,11 +230,13 @@ def test_blocked_turns_cost_no_other_job_its_turn(clock):
 def test_a_turn_that_lasts_does_not_delay_those_that_wait_for_its_thread(clock):
     gate, taken = threading.Event(), []
     pool = TurnPool(lambda job: gate.wait(60) and None if job == "long" else taken.append(job), clock)
-    pool.submit(["long", "short", "last"], 1)
+    for job in ("long", "short", "last"):
+        pool.submit(job)
+    pool.wake(1)
     while not pool.running():
         threading.Event().wait(0.01)
     assert taken == [], "one thread takes them one after another"
     while taken != ["short", "last"]:
-        pool.submit([], 0)
+        pool.wake(0)
         threading.Event().wait(0.01)
     gate.set()

@@ -318,8 +318,8 @@ MUTANTS = [
     Mutant(
         "a turn that blocks costs no other job its turn",
         "core/src/tpux/supervisor/turns.py",
-        "                    self._blocked += 1\n",
-        "                    pass\n",
+        "self._pool.limit = THREADS + len(found)",
+        "self._pool.limit = THREADS",
         ("core/tests/test_scheduler.py::test_blocked_turns_cost_no_other_job_its_turn",),
     ),
     Mutant(

@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
 from typing import IO, TYPE_CHECKING
 from unicodedata import east_asian_width
 
@@ -23,6 +22,7 @@ import typer
 
 from tpux.durations import parse_duration
 from tpux.errors import UsageError
+from tpux.threads import later
 
 _SEQUENCE = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, movements of the cursor
@@ -107,13 +107,8 @@ def waiting_for(what: Callable[[], str]) -> Iterator[None]:
     Args:
         what: returns what it is, at that time; "" if there is nothing to say.
     """
-    timer = Timer(NOTICE_AFTER, lambda: say(f"waiting for {text}") if (text := what()) else None)
-    timer.daemon = True
-    timer.start()
-    try:
+    with later(NOTICE_AFTER, lambda: say(f"waiting for {text}") if (text := what()) else None):
         yield
-    finally:
-        timer.cancel()
 
 
 def echo(text: str) -> None:

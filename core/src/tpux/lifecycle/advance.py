@@ -14,9 +14,11 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from tpux import descriptors
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import transfer
+from tpux.lifecycle.allocator_calls import AllocatorCalls
 from tpux.lifecycle.change_config import apply_config, discard_config
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.decision import deletes_machines, describe_start
@@ -79,6 +81,7 @@ class JobController:
 
     Attributes:
         workers: its workers, with their open connections.
+        allocator: the calls of its allocator.
         errors: what went wrong in its steps.
         phase: the work of its current state; None before the state's first step.
         wake: called when another job has got a request; the supervisor sets it.
@@ -100,6 +103,7 @@ class JobController:
         self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
         self.plugins.abandoned_call = lambda name: self.errors.abandoned.get(f"plugin {name}", "")
         self.workers = Workers(self._connect, clock, Timers.load(record.directory, record.state))
+        self.allocator = AllocatorCalls(clock)
         self.phase: Phase | None = None
         self.wake: Callable[[], None] = lambda: None
         self._clock = clock
@@ -113,6 +117,7 @@ class JobController:
             record=record,
             plugins=self.plugins,
             workers=self.workers,
+            allocator=self.allocator,
             termination=self._termination,
             errors=self.errors,
             deadlines=self._deadlines,
@@ -134,7 +139,7 @@ class JobController:
             StepInterruptedError: the same, after `Workers.interrupt`.
         """
         self.workers.begin_step()
-        turn = self.begin()
+        turn, held = self.begin(), self.allocator.changing
         try:
             self._write_changed_workers(turn)
             turn.request = self._pending_request(turn)
@@ -144,8 +149,11 @@ class JobController:
             self.restart_phase()  # a generator that raised is exhausted, and would look as if it had completed
             raise
         finally:
+            if turn.state.state == "recovering" and not self.workers.threads.busy() and descriptors.is_short():
+                self.workers.close_hosts()  # it waits, and others need them
             self.workers.save_timers(self.record.directory, turn.state.round, turn.state.attempt)
-        return step.after
+        answered = held and not self.allocator.changing and step.after is not None
+        return 0.0 if answered and self._pending_request(turn) else step.after  # which has waited for the answer
 
     def begin(self) -> Turn:
         """Begin a step, or what follows an error."""
@@ -202,10 +210,11 @@ class JobController:
 
         A restart waits until the job has stopped, and until a clean-up or a promised release has ended. A stop or
         delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
-        No request is applied while another job takes over the machines.
+        No request is applied while another job takes over the machines, or while the allocator requests or releases
+        some.
         """
         state = turn.state
-        if state.transfer_to:
+        if state.transfer_to or self.allocator.changing:
             return None  # first it is decided who holds the machines
         pending = requests.pending(turn.record)
         delayed = self.phase is not None and self.phase.delays_restart
@@ -243,6 +252,7 @@ class JobController:
             self.workers.scope = Scope(key, state.attempt, state.round, self.record.logs)
             if not state.ended:  # the clean-up has its own, so that a job without one need not be opened
                 self.workers.patience = _patience(turn)
+        self.workers.ending = state.state == "stopping" or state.ended
         if self.errors.failing is not None:
             return fail_after_termination(turn, self.errors.failing)
         if not isinstance(self.phase, PHASES[state.state]):
@@ -263,6 +273,7 @@ class JobController:
             turn.write(change)
             self.phase = None
             self.errors.entered_state()
+            self.allocator.leave()
             self.plugins.guard.late.clear()
             self._deadlines.clear()
             if change.to != "stopping":  # there a termination that has begun continues

@@ -6,11 +6,11 @@ An error, a timeout, or no plugin for the scheme does not mean that there is no 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
+from tpux import threads
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.turn import Turn
@@ -78,8 +78,7 @@ class CheckpointSearch:
             if now < self._begin_at:
                 return self._begin_at - now
             self._search, self._begun_at = _Search(_searches(turn, self._directories)), now
-            self._search.start()
-        if self._search.is_alive():
+        if self._search.task.alive:
             late = now - self._begun_at >= SEARCH_TIMEOUT
             answer = Failure("infra", evidence=f"no answer within {SEARCH_TIMEOUT:.0f} s")
             return self._no_answer(turn, answer) if late else SEARCH_POLL
@@ -103,15 +102,15 @@ class CheckpointSearch:
         return None
 
 
-class _Search(threading.Thread):
-    """One search. Its errors are kept: a thread has nobody to raise them to."""
+class _Search:
+    """One search, in a thread. Its errors are kept: there is nobody to raise them to."""
 
     def __init__(self, searches: Sequence[Callable[[], Answer]]) -> None:
-        super().__init__(name="checkpoints", daemon=True)
         self.answer: Checkpoint | Failure = Failure("infra", evidence="no installed plugin can open it", hint=INSTALL)
         self._searches = searches
+        self.task = threads.pool().submit(self._run)
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Call the plugins until one answers."""
         try:
             answers = (search() for search in self._searches)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import transfer
+from tpux.lifecycle.allocator_calls import PENDING_POLL
 from tpux.lifecycle.change_config import refuse_config
 from tpux.lifecycle.decision import plugin_failure, record_failure
 from tpux.lifecycle.open import InvalidStoredConfigError, build_request, with_tpu
@@ -61,7 +64,8 @@ class Provisioning(Phase):
             if not turn.state.requested:
                 allocator = turn.opened.config.allocator
                 turn.write(AllocationRequested(name=provision_request(turn).name, allocator=allocator))
-            answer = _provision(turn)
+            if (answer := _provision(turn)) is None:
+                return Next(after=PENDING_POLL)
         except PluginError as error:
             if not turn.errors.is_last_try(error):
                 raise
@@ -83,17 +87,22 @@ def request_machines(turn: Turn) -> Next:
     return Next(StateChanged(to="provisioning", why=f"requesting {' or '.join(wanted or ['machines'])} {where}"))
 
 
-def _provision(turn: Turn) -> Ready | Waiting | Denied:
-    """Call `provision`. A mark on the disk says that it was called, until its answer is written."""
-    request, mark = provision_request(turn), (turn.record.directory / UNANSWERED)
-    if not request.interrupted:
-        files.write_atomic(mark, b"")
+def _provision(turn: Turn) -> Ready | Waiting | Denied | None:
+    """Call `provision`; return None while it is under way.
+
+    A mark on the disk says that it was called, until its answer is written.
+    """
+
+    def mark(request: ProvisionRequest) -> None:
+        if not request.interrupted:
+            files.write_atomic(turn.record.directory / UNANSWERED, b"")
+
     try:
-        return _call_allocator(turn, spec.provision, request)
+        return _call_allocator(turn, spec.provision, before=mark)
     except (PluginError, UnusablePluginError):
         raise
     except TpuxError as error:  # it counts as any other exception of the hook
-        name = request.tpu.allocation_mode
+        name = turn.job.tpu.allocation_mode
         message = f"{turn.plugins.guard.describe(name)} failed in provision: {error.message}"
         raise PluginError(message, plugin=name, hook=spec.provision.__name__, hint=error.hint) from error
 
@@ -127,11 +136,21 @@ def _after_provision(turn: Turn, answer: Ready | Waiting | Denied) -> Next:
 # --- inspect ------------------------------------------------------------------------------------
 
 
-def inspect_machines(turn: Turn) -> Inspection:
-    """Ask the allocator what state the machines are in."""
+def inspect_machines(turn: Turn, when: str = "") -> Inspection | None:
+    """Ask the allocator what state the machines are in.
+
+    Args:
+        turn: the step.
+        when: an answer counts only if it was asked for at the same stage of the job, and for the same reason.
+
+    Returns:
+        The answer; None until it has come.
+    """
     plugin_error = ""
     try:
-        status = _call_allocator(turn, spec.inspect)
+        status = _call_allocator(turn, spec.inspect, (turn.state.state, turn.state.attempt, when))
+        if status is None:
+            return None
         status = replace(status, poll_after=_poll_after(turn, status))
         turn.errors.inspect_errors = 0
     except TpuxError as error:
@@ -171,7 +190,8 @@ def release_machines(turn: Turn) -> float | None:
     """
     if not turn.state.releasing:
         turn.write(events.ReleaseStarted())
-    answer = _call_allocator(turn, spec.release)
+    if (answer := _call_allocator(turn, spec.release)) is None:
+        return PENDING_POLL
     if isinstance(answer, Released):
         (turn.record.directory / UNANSWERED).unlink(missing_ok=True)
         if answer.left:  # before the event, which ends the wait of `tpux stop` and `tpux delete`
@@ -198,13 +218,39 @@ class _AllocatorHook(Protocol[T]):
         """Call the hook."""
 
 
-def _call_allocator(turn: Turn, hook: _AllocatorHook[T], request: ProvisionRequest | None = None) -> T:
-    request = request or provision_request(turn)
-    name = request.tpu.allocation_mode
-    answer = turn.plugins.call_one(name, hook, request=request)
-    if answer is None:
-        raise TpuxError(f"the allocator {name} does not implement {hook.__name__}", where=f"plugin {name}")
-    return answer
+def _call_allocator(
+    turn: Turn,
+    hook: _AllocatorHook[T],
+    when: tuple[object, ...] = (),
+    *,
+    before: Callable[[ProvisionRequest], None] = lambda _: None,
+) -> T | None:
+    """Call a hook of the allocator in another thread.
+
+    Args:
+        turn: the step.
+        hook: the hook.
+        when: an answer that was asked for at another stage is not taken.
+        before: called before the call is queued.
+
+    Returns:
+        The answer; None until it has come.
+    """
+
+    def prepare() -> Callable[[], T | None]:
+        request = provision_request(turn)
+        before(request)
+        return partial(turn.plugins.call_one, name, hook, request=request)
+
+    name, hook_name = turn.job_to_end().tpu.allocation_mode, hook.__name__
+    call = turn.allocator.ask(name, (hook_name, *when) if when else hook_name, prepare)
+    if call is None:
+        return None
+    if call.error is not None:
+        raise call.error
+    if call.answer is None:
+        raise TpuxError(f"the allocator {name} does not implement {hook_name}", where=f"plugin {name}")
+    return cast("T", call.answer)
 
 
 def _warn(turn: Turn, text: str, hint: str) -> None:

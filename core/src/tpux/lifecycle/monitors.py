@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import random
-import threading
 import time
 from dataclasses import replace
 
+from tpux import threads
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.checkpoint import storage_options
 from tpux.lifecycle.turn import Turn
@@ -71,7 +71,7 @@ class Monitors:
             return
         for key in [key for key, at in self._due.items() if at <= now]:
             self._begin(turn, key, now)
-        ended = [key for key, each in self._running.items() if not each.is_alive() or each.is_late()]
+        ended = [key for key, each in self._running.items() if not each.task.alive or each.is_late()]
         for key in ended:
             self._take(turn, key, now)
         self.next_at = 0.0 if self._running else min(self._due.values(), default=math.inf)
@@ -84,19 +84,18 @@ class Monitors:
             del self._due[key]
             return
         late = self._late.get(key)
-        if index in turn.workers.unreachable or (late is not None and late.is_alive()):
+        if index in turn.workers.unreachable or (late is not None and late.task.alive):
             self._due[key] = now + turn.job.watch.resources_every
             return
         self._late.pop(key, None)
-        del self._due[key]
         self._running[key] = _Examination(turn, name, turn.machines.workers[index])
-        self._running[key].start()
+        del self._due[key]
 
     def _take(self, turn: Turn, key: _Key, now: float) -> None:
         """Take the answer of an examination that has ended, or is late, and decide when the next one begins."""
         (name, index), examination, every = key, self._running.pop(key), turn.job.watch.resources_every
         problem, answer = examination.problem, examination.answer
-        if examination.is_alive():
+        if examination.task.alive:
             self._late[key] = examination
             problem = f"plugin {name} has not returned from {spec.monitor.__name__} after {HOOK_TIMEOUT:.0f} s"
         elif isinstance(answer, Failure):
@@ -148,18 +147,18 @@ class Monitors:
         return f"worker {first}: {message}" + (f" ({len(others)} more workers)" if others else "")
 
 
-class _Examination(threading.Thread):
+class _Examination:
     """One call of a plugin's `monitor` for a worker, and its steps.
 
     It has a thread of its own, in which a hook that does not return delays neither the job nor its polls.
 
     Attributes:
         answer: what the plugin returned at the end of its steps.
+        task: its thread.
         problem: how it failed; "" if it did not, or if its worker does not answer, which the polls report.
     """
 
     def __init__(self, turn: Turn, name: str, worker: Worker) -> None:
-        super().__init__(name=f"monitor-{name}", daemon=True)
         self.answer: list[Finding] | Failure | None = None
         self.problem = ""
         self._turn = turn
@@ -167,13 +166,14 @@ class _Examination(threading.Thread):
         self._worker = worker
         self._calls: WorkerCalls[Result] = turn.workers.calls("a step of a monitor")
         self._since: float | None = time.monotonic()
+        self.task = threads.pool().submit(self._run)
 
     def is_late(self) -> bool:
         """Return whether the plugin's code, not a step, takes longer than `HOOK_TIMEOUT`."""
         since = self._since
         return since is not None and time.monotonic() - since > HOOK_TIMEOUT
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Call the hook and run its steps. Errors are kept: a thread has nobody to raise them to."""
         try:
             self._examine()

@@ -59,9 +59,11 @@ class Recovering(Phase):
             return None
         now = turn.clock.monotonic()
         if turn.workers.unreachable and now >= self._inspect_at:
-            self._inspect_at = now + VERDICT_POLL  # the steps of the other workers are not to wait for the answer
-            if (lost := inspect_machines(turn).failure) is not None:
-                return record_failure(turn, lost)
+            if (machines := inspect_machines(turn)) is None:
+                return Next(after=delay)
+            self._inspect_at = now + VERDICT_POLL
+            if machines.failure is not None:
+                return record_failure(turn, machines.failure)
         return Next(after=delay)
 
 

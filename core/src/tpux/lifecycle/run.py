@@ -9,6 +9,7 @@ from functools import partial
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import loss, policy
+from tpux.lifecycle.allocator_calls import PENDING_POLL
 from tpux.lifecycle.attempt import resets_restarts, start_or_attach, write_end
 from tpux.lifecycle.collected_files import FileCollection
 from tpux.lifecycle.decision import after_attempt, plugin_failure
@@ -255,7 +256,9 @@ class Running(Phase):
             on, on the other slices of a multislice, are terminated first: they can save their work.
         """
         contact = self._contact
-        machines = contact.inspection = inspect_machines(turn)
+        if (machines := inspect_machines(turn)) is None:
+            return False
+        contact.inspection = machines
         contact.inspect_at = turn.clock.monotonic() + machines.status.poll_after
         if machines.failure:
             self._poll(turn, WAIT_FOR_LAST_OUTPUT, ask_all=True)  # for their final output
@@ -356,7 +359,9 @@ class Running(Phase):
         elif all(code == 0 for code, _ in codes):
             return None
         checked = turn.workers.observed.observe(VERDICT, interval) if suspected else grace
-        machines = self._contact.inspection = inspect_machines(turn)
+        if (machines := inspect_machines(turn, "ended")) is None:
+            return PENDING_POLL
+        self._contact.inspection = machines
         if doubt := loss.why_unconfirmed(turn, machines, {}):
             turn.waiting(f"the command has ended on all workers; {doubt}")
             read_notices(turn, loss.VERDICT_POLL)  # which also shows whether they answer
@@ -368,13 +373,16 @@ class Running(Phase):
             return machines.status.poll_after
         if checked >= grace:
             return None
+        self._report_check(turn, grace)
+        return interval
+
+    def _report_check(self, turn: Turn, grace: float) -> None:
         said, hint = "the command has ended on all workers", ""
         if isinstance(found := self._provisional, Failure):
             said = "the command has failed" + (f" on worker {found.worker}" if found.worker is not None else "")
             said += f", {found.evidence}"
             hint = f"to start it again without waiting: tpux restart {turn.number}; to end it: tpux stop {turn.number}"
         turn.waiting(f"{said}; checking for {grace:.0f} s whether the machines are preempted", hint=hint)
-        return interval
 
     def _end_attempt(self, turn: Turn) -> Next:
         """Write how the attempt ended, and return what follows."""

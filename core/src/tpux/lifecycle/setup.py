@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.allocator_calls import PENDING_POLL
 from tpux.lifecycle.attempt import new_attempt
 from tpux.lifecycle.checkpoint import CheckpointSearch
 from tpux.lifecycle.decision import fail_and_release, record_failure
@@ -97,7 +98,8 @@ class SettingUp(Phase):
         now, lost = turn.clock.monotonic(), min(tasks.unreachable, default=None)
         if delay is not None and now < self._inspect_at:
             return None  # the steps of the other workers are not to wait for the answer each time
-        machines = inspect_machines(turn)
+        if (machines := inspect_machines(turn)) is None:
+            return Next(after=PENDING_POLL) if delay is None else None
         self._inspect_at = now + VERDICT_POLL
         if machines.failure:
             return record_failure(turn, machines.failure)

@@ -258,8 +258,10 @@ def terminate(turn: Turn) -> float | None:
         return delay
     if (now := turn.clock.monotonic()) < termination.inspect_at:
         return delay  # the other workers are not to wait for the answer each time
+    if (machines := inspect_machines(turn)) is None:
+        return delay
     termination.inspect_at = now + VERDICT_POLL
-    return None if inspect_machines(turn).failure else delay
+    return None if machines.failure else delay
 
 
 def _plan(turn: Turn, worker: Worker, program: output.Program | None, *, asks: bool) -> EndedRuns:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
+from tpux.lifecycle.allocator_calls import AllocatorCalls
 from tpux.lifecycle.errors import JobErrors
 from tpux.lifecycle.open import OpenedJob, with_tpu
 from tpux.model.events import Event, RequestAccepted, StateChanged, Waiting
@@ -106,6 +107,7 @@ class Turn:
         record: the job on disk, its lock held.
         plugins: the installed plugins.
         workers: the workers, with their open connections.
+        allocator: the calls of its allocator.
         termination: ends what the job runs.
         errors: what went wrong in earlier steps.
         deadlines: how long it is until deadlines in real time.
@@ -136,6 +138,7 @@ class Turn:
         record: Record,
         plugins: Plugins,
         workers: Workers,
+        allocator: AllocatorCalls,
         termination: Termination,
         errors: JobErrors,
         deadlines: Deadlines,
@@ -149,6 +152,7 @@ class Turn:
         self.record = record
         self.plugins = plugins
         self.workers = workers
+        self.allocator = allocator
         self.termination = termination
         self.errors = errors
         self.deadlines = deadlines

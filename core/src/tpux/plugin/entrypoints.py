@@ -11,8 +11,7 @@ import operator
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +21,7 @@ from tpux.errors import Problem, TpuxError
 from tpux.plugin.catalog import RESERVED, did_you_mean
 from tpux.plugin.dists import EntryPoint, entry_points, normalized
 from tpux.plugin.stdout import stdout_to_stderr
+from tpux.threads import later
 
 if TYPE_CHECKING:
     import typer
@@ -73,7 +73,7 @@ class InstalledPlugin:
         if self.broken:
             raise TpuxError(self.broken, hint=self.hint)
         try:
-            with stdout_to_stderr(), self._announced():
+            with stdout_to_stderr(), later(SLOW_IMPORT, self._say_that_it_is_slow):
                 module, _, attribute = self.value.partition("[")[0].partition(":")
                 imported = importlib.import_module(module.strip())
                 return operator.attrgetter(attribute.strip())(imported) if attribute else imported
@@ -84,19 +84,8 @@ class InstalledPlugin:
             log.debug("plugin %s (%s) cannot be imported", self.name, self.value, exc_info=True)
             raise TpuxError(reason(error)) from error
 
-    @contextmanager
-    def _announced(self) -> Iterator[None]:
-        """Say on stderr what is being imported if that takes long: it may never end, and nothing else names it."""
-        timer = threading.Timer(SLOW_IMPORT, self._say_that_it_is_slow)
-        timer.daemon = True
-        with suppress(RuntimeError):  # the system has no thread left
-            timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
     def _say_that_it_is_slow(self) -> None:
+        """Say on stderr what is being imported: it may never end, and nothing else names it."""
         from tpux.console import say
 
         say(

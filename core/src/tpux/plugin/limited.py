@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from tpux import env
+from tpux import env, threads
 
 T = TypeVar("T")
 LIMIT = 30.0
@@ -24,6 +23,7 @@ def call(function: Callable[[], T]) -> T:
 
     Raises:
         TimeoutError: it has not returned.
+        NoThreadError: it was not called, since the system has no thread left.
         Exception: what the function raised.
     """
     future, context = Future[T](), contextvars.copy_context()
@@ -34,5 +34,5 @@ def call(function: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001  (raised to the caller)
             future.set_exception(error)
 
-    threading.Thread(target=run, name="plugin", daemon=True).start()
+    threads.pool().submit(run)
     return future.result(max(LIMIT / env.clock_rate(), LEAST))

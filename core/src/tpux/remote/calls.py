@@ -11,19 +11,21 @@ obtains afterwards, also a connection that opens only then, cannot be used any m
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Generic, TypeVar
 
+from tpux import threads
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.plugin.calls import RunningCalls, tracked
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -91,26 +93,44 @@ class WorkerThreads:
             return [call for call in self._calls.values() if call.started is not None]
 
     def submit(self, call: Call) -> bool:
-        """Begin a call as soon as a thread is free; return False if another call of the worker has not returned."""
+        """Begin a call as soon as a thread is free; return False if another call of the worker has not returned.
+
+        Raises:
+            NoThreadError: there is no thread for it.
+        """
         with self._lock:
             if call.worker in self._calls:
                 return False
-            self._calls[call.worker] = call
             self._queue.append(call)
+            self._calls[call.worker] = call
             if self._active >= THREADS_OF_A_JOB:
                 return True
             self._active += 1
-        _pool().submit(self._work)
+        try:
+            threads.pool("workers", THREADS).submit(self._work)
+        except BaseException:
+            with self._lock:
+                self._active -= 1
+                if self._active == 0 and call in self._queue:  # else another thread of the job makes it
+                    self._queue.remove(call)
+                    del self._calls[call.worker]
+                    raise
         return True
 
     def _work(self) -> None:
         while (call := self._next()) is not None:
             try:
+                call.started = self._clock.monotonic()
                 token = _interrupted.set(call.interrupted)
-                with tracked(call.plugins):
-                    call.run()
+                try:
+                    with tracked(call.plugins):
+                        call.run()
+                finally:
+                    _interrupted.reset(token)
+            except BaseException as error:  # noqa: BLE001  (its handlers raise too without memory)
+                with suppress(BaseException):
+                    _log.error("%s", call.describe(), exc_info=error)
             finally:
-                _interrupted.reset(token)
                 with self._lock:
                     del self._calls[call.worker]
 
@@ -119,9 +139,7 @@ class WorkerThreads:
             if not self._queue:
                 self._active -= 1
                 return None
-            call = self._queue.popleft()
-            call.started = self._clock.monotonic()
-            return call
+            return self._queue.popleft()
 
 
 class WorkerCalls(Generic[R]):
@@ -202,12 +220,12 @@ class WorkerCalls(Generic[R]):
             except BaseException as other:  # noqa: BLE001  (raised by `make`, in the job's turn)
                 error = other
             with self._changed:
-                self._pending.discard(index)
+                self._pending.discard(index)  # first: without memory the rest fails, and the worker is called again
+                self._awaited.discard(index)
                 if error is not None:
                     self._errors.append(error)
                 else:
                     self._answers[index] = answer  # type: ignore[assignment]  # R may be None
-                self._awaited.discard(index)
                 if not self._awaited:  # else a poll of 64 workers would wake the job's turn 64 times
                     self._changed.notify_all()
 
@@ -216,18 +234,16 @@ class WorkerCalls(Generic[R]):
             if index in self._pending or index in self._answers:  # an answer that was not taken is never replaced
                 return False
             self._pending.add(index)
-        if self._threads.submit(Call(index, run, interrupted, self._what)):
-            return True
-        with self._changed:
-            self._pending.discard(index)
-        return False
+        begun = False
+        try:
+            begun = self._threads.submit(Call(index, run, interrupted, self._what))
+        finally:
+            if not begun:
+                with self._changed:
+                    self._pending.discard(index)
+        return begun
 
 
 def interruption() -> threading.Event | None:
     """Return the event that gives up the call in which this thread is; None outside of such a call."""
     return _interrupted.get()
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="worker")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
+from tpux import threads
 from tpux.errors import TpuxError
 
 K = TypeVar("K")
@@ -36,14 +37,17 @@ def fanout(items: Mapping[K, T], call: Callable[[K, T], R], *, limit: int = MAX_
     calls = _Calls(items, call)
     # The calling thread also processes items, so a single item needs no thread and nested fan-outs cannot deadlock
     # on a full pool.
-    helpers = [_pool().submit(contextvars.copy_context().run, calls.work) for _ in range(min(limit, len(items)) - 1)]
+    pool, helpers = threads.pool("fanout", MAX_THREADS), list[threads.Task]()
+    with suppress(threads.NoThreadError, MemoryError):  # then it takes longer
+        for _ in range(min(limit, len(items)) - 1):
+            helpers.append(pool.submit(partial(contextvars.copy_context().run, calls.help)))
     try:
         calls.work()
     finally:
         calls.close()
     for helper in helpers:
-        if not helper.cancel():
-            helper.result()
+        if not pool.cancel(helper):
+            helper.wait()
     if calls.errors:
         raise calls.errors[0]
     return {key: calls.answers[key] for key in items}
@@ -54,7 +58,7 @@ class _Calls(Generic[K, T, R]):
 
     def __init__(self, items: Mapping[K, T], call: Callable[[K, T], R]) -> None:
         self.answers: dict[K, R | TpuxError] = {}
-        self.errors: list[Exception] = []
+        self.errors: list[BaseException] = []
         self._call = call
         self._left: Iterator[tuple[K, T]] = iter(items.items())
         self._lock = threading.Lock()
@@ -70,6 +74,13 @@ class _Calls(Generic[K, T, R]):
             except Exception as error:  # noqa: BLE001  (raised by `fanout` when the others have ended)
                 self.errors.append(error)
 
+    def help(self) -> None:
+        """Make calls in another thread than the caller's."""
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001  (raised by `fanout`)
+            self.errors.append(error)
+
     def close(self) -> None:
         """Start no more calls: none is left, or the caller was interrupted."""
         with self._lock:
@@ -78,8 +89,3 @@ class _Calls(Generic[K, T, R]):
     def _take(self) -> tuple[K, T] | None:
         with self._lock:
             return next(self._left, None)
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fanout")

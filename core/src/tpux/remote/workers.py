@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tpux import descriptors, threads
 from tpux.clock import Clock, ObservedTime
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import OpenHost
@@ -94,6 +95,7 @@ class Workers:
         patience: how long a worker is waited for.
         scope: what names the runs of steps; set before any task begins.
         changed: workers that their allocator describes differently by now, as connecting has shown.
+        ending: the job ends, for which a connection may be opened when there are few descriptors left.
     """
 
     scope: Scope
@@ -108,6 +110,7 @@ class Workers:
         self.unreachable: dict[int, Unreachable] = {}
         self.patience = Patience()
         self.changed: dict[int, Worker] = {}
+        self.ending = False
         self._hosts: dict[int, OpenHost] = {}
         self._interrupted = threading.Event()
 
@@ -144,7 +147,10 @@ class Workers:
                 _close(host)
 
         if hosts:
-            threading.Thread(target=close, daemon=True).start()  # closing may take a moment
+            try:
+                threads.pool().submit(close)  # it may take a moment
+            except (threads.NoThreadError, MemoryError):
+                close()
 
     def host(self, worker: Worker) -> OpenHost:
         """Return the connection to a worker; connect on first use.
@@ -152,11 +158,13 @@ class Workers:
         Raises:
             HostUnreachableError: it does not answer.
             StepInterruptedError: the step is given up.
+            NoDescriptorError: too many files are open.
         """
         interrupted, hosts = interruption() or self._interrupted, self._hosts
         if interrupted.is_set():
             raise StepInterruptedError
         if (host := hosts.get(worker.index)) is None:
+            descriptors.require(urgent=self.ending)
             host = hosts[worker.index] = self._connect(worker, interrupted)
             if interrupted.is_set():
                 _close(host)

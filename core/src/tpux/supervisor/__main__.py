@@ -6,10 +6,10 @@ import argparse
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 
+from tpux import descriptors
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 from tpux.store import Store
@@ -38,7 +38,7 @@ def main() -> int:
         retry(store.require_in_place)
         handover = retry(lambda: Handover(clock, arguments.done_for.split(","), json.loads(arguments.abandoned)))
         retry(load_core)
-        _raise_file_limit()
+        descriptors.raise_limit()
         return Supervisor(store, clock, handover).run(arguments.lock)
     except MisplacedStoreError as error:  # not a failure that systemd should try again every few seconds
         logging.getLogger(__name__).error("%s", error)  # noqa: TRY400  (the log is read by people)
@@ -52,12 +52,6 @@ def main() -> int:
     except Exception:  # the interpreter would wait for threads that may never return
         logging.getLogger(__name__).exception("the supervisor failed")
         return 1
-
-
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system does: each job has a lock, each worker a connection."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _parser() -> argparse.ArgumentParser:

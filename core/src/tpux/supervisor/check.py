@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 
 from tpux.errors import TpuxError
@@ -18,6 +17,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 from tpux.store import Store
 from tpux.supervisor.installation import load_core
+from tpux.threads import later
 
 TIMEOUT = 60
 """Real seconds after which the check ends itself, also in code that blocks."""
@@ -38,10 +38,7 @@ def check(store: Store, jobs: Sequence[str]) -> None:
     """
     signal.alarm(LONGEST)
     calls: RunningCalls = {}
-    timer = threading.Timer(TIMEOUT, _end, [calls])
-    timer.daemon = True
-    timer.start()
-    with tracked(calls):
+    with later(TIMEOUT, lambda: _end(calls)), tracked(calls):
         _check(store, jobs)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tpux import threads
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.model.events import Event
@@ -25,6 +26,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.supervisor.backlog import MAX_FAILURES, Backlog, ListenerCursor
 from tpux.supervisor.report import ListenerReport
+from tpux.threads import NoThreadError, Task
 
 _log = logging.getLogger(__name__)
 
@@ -88,10 +90,11 @@ class Delivery:
         self._guard = threading.Lock()
         self.backlog = Backlog(name, clock)
         self._imported = self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread: object | None = None  # which thread delivers; another one is abandoned
+        self._task: Task | None = None
         self._since: float | None = None  # since when the plugin's code runs (monotonic)
         self._call: Call | None = None
-        self._blocked: list[threading.Thread] = []
+        self._blocked: list[Task] = []
 
     def check(self, *, deliver: bool) -> None:
         """Abandon the call that has lasted too long, and start the thread if there is something to do.
@@ -104,10 +107,10 @@ class Delivery:
             self._stopping = False
             due = self.backlog.next_due() is not None
             if due and self._thread is None and not self.disabled and (deliver or not self._imported):
-                self._thread = threading.Thread(target=self._run, name=f"listener {self.name}", daemon=True)
+                self._thread = thread = object()
                 try:
-                    self._thread.start()
-                except RuntimeError as error:  # the system has no thread left: the next call tries again
+                    self._task = threads.pool().submit(lambda: self._run(thread))
+                except (NoThreadError, MemoryError) as error:  # the next call tries again
                     self._thread = None
                     _log.error("no thread for listener %s: %s", self.name, error)
 
@@ -115,22 +118,26 @@ class Delivery:
         """Make no more calls, and wait a moment for the one that is being made."""
         with self._guard:
             self._stopping = True
-            thread, since = self._thread, self._since
-        if thread is not None:
+            task, since = self._task, self._since
+        if task is not None:
             lasted = 0.0 if since is None else self._clock.monotonic() - since
-            thread.join(max(0.0, STOP_TIMEOUT - lasted))
+            task.wait(max(0.0, STOP_TIMEOUT - lasted))
         with self._guard:
             self._thread = self._since = self._call = None
 
-    def _run(self) -> None:
-        thread = threading.current_thread()
-        if not self._imported:
-            self._import(thread)
-            return
-        while (progress := self._next(thread)) is not None:
-            self._receive(progress, thread)
+    def _run(self, thread: object) -> None:
+        try:
+            if not self._imported:
+                self._import(thread)
+                return
+            while (progress := self._next(thread)) is not None:
+                self._receive(progress, thread)
+        finally:
+            with self._guard:
+                if self._thread is thread:  # it has failed: the next `check` starts another one
+                    self._thread = self._since = self._call = None
 
-    def _next(self, thread: threading.Thread) -> ListenerCursor | None:
+    def _next(self, thread: object) -> ListenerCursor | None:
         """Choose the job whose next event has been due for longest.
 
         Returns:
@@ -144,7 +151,7 @@ class Delivery:
                 self._thread = None
             return progress
 
-    def _import(self, thread: threading.Thread) -> None:
+    def _import(self, thread: object) -> None:
         with self._guard:
             self._since = self._clock.monotonic()
         try:
@@ -158,7 +165,7 @@ class Delivery:
                 self._imported = self.settled = True
                 self.absent = not implemented
 
-    def _receive(self, progress: ListenerCursor, thread: threading.Thread) -> None:
+    def _receive(self, progress: ListenerCursor, thread: object) -> None:
         """Call the plugin for each new event of a job, until a call fails."""
         received = False
         try:
@@ -185,7 +192,7 @@ class Delivery:
         if self.backlog.drop_job(job) and progress.record.directory.exists():
             self._report(ListenerReport(self.name, f"the events of job {int(job)} cannot be read: {why}"))
 
-    def _call_plugin(self, call: Call, thread: threading.Thread) -> bool:
+    def _call_plugin(self, call: Call, thread: object) -> bool:
         """Call the plugin for one event.
 
         Returns:
@@ -220,7 +227,7 @@ class Delivery:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
 
-    def _cannot_open(self, call: Call, error: BaseException, thread: threading.Thread) -> None:
+    def _cannot_open(self, call: Call, error: BaseException, thread: object) -> None:
         """Wait before a job is opened again. This is no failure of the listener: it has not been called."""
         progress = call.progress
         problem = error.message if isinstance(error, TpuxError) else reason(error)
@@ -237,13 +244,13 @@ class Delivery:
     def _abandon_overdue(self) -> None:
         """Give up the thread whose call has lasted too long; it counts as a failed call."""
         with self._guard:
-            call, thread = self._call, self._thread
-            if self._since is None or thread is None or self._clock.monotonic() - self._since <= CALL_TIMEOUT:
+            call, task = self._call, self._task
+            if self._since is None or task is None or self._clock.monotonic() - self._since <= CALL_TIMEOUT:
                 return
+            self._blocked = [one for one in [*self._blocked, task] if one.alive]
             self._thread = self._since = self._call = None
             self.settled = True
             skipped = call is not None and self._count_failure(call)
-            self._blocked = [one for one in [*self._blocked, thread] if one.is_alive()]
             self.disabled = len(self._blocked) >= MAX_BLOCKED
         blocked = f"has not returned for {CALL_TIMEOUT:.0f} s"
         if call is None:

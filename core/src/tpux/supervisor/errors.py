@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tpux.backoff import Backoff
+from tpux.descriptors import NoDescriptorError, waiting
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle import policy
 from tpux.lifecycle.advance import JobController
@@ -19,6 +20,7 @@ from tpux.model.failures import Failure
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.store.locks import UnusableLocksError
+from tpux.threads import NoThreadError
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -52,7 +54,7 @@ def handle_error(controller: JobController, error: BaseException) -> float | Non
     """
     turn, errors = controller.begin(), controller.errors
     errors.problems += 1
-    is_os_error = isinstance(error, OSError)
+    is_os_error = isinstance(error, (OSError, MemoryError))
     number, tries = _log_and_count(turn, error)
     if is_os_error or _is_repairable(turn, error) or turn.state.ended or turn.state.state == "stopping":
         tries = None
@@ -154,6 +156,10 @@ def _message(turn: Turn, error: BaseException) -> str:
         return error.message
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"the disk is full: free some space in {turn.store.home}"
+    if (isinstance(error, OSError) and error.errno == errno.EMFILE) or isinstance(error, NoDescriptorError):
+        return waiting()
+    if isinstance(error, (NoThreadError, MemoryError)):
+        return f"this machine is short of memory: {plain_reason(error)}"
     if isinstance(error, OSError):
         return f"a file of the job cannot be read or written: {plain_reason(error)}"
     return f"an error in tpux, which its log has in full: {reason(error)}"

@@ -13,13 +13,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
+from tpux import descriptors
 from tpux.clock import Clock
 from tpux.errors import TpuxError
+from tpux.lifecycle import allocator_calls
 from tpux.lifecycle.advance import JobController
+from tpux.lifecycle.allocator_calls import AllocatorCall
 from tpux.lifecycle.errors import call_key
 from tpux.lifecycle.open import open_job
 from tpux.plugin.manager import Plugins
-from tpux.remote.calls import StepInterruptedError
+from tpux.remote.calls import Call, StepInterruptedError
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError
@@ -83,6 +86,7 @@ class Supervisor:
         self._scan_again = False
         self._scan_at = math.inf
         self._unreadable: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         self._asleep_until = 0.0
         self._end_requested = self._stopped = False
         self._woken = 0
@@ -123,7 +127,15 @@ class Supervisor:
         return 0
 
     def _end_turns(self) -> None:
+        """Begin nothing more, and wait for the turns and the calls of allocators that have begun."""
+        deadline = time.monotonic() + END_TIMEOUT
+        allocator_calls.pause(True)
         self._pool.end(END_TIMEOUT)
+        for controller in self._controllers.values():
+            controller.allocator.withdraw()
+        while allocator_calls.running() and time.monotonic() < deadline:
+            time.sleep(POLL_EVERY)
+        allocator_calls.pause(False)
         for turn in self._pool.running():
             _log.warning("job %s: its turn is ended with this process: %s", turn.job, turn.describe())
 
@@ -221,7 +233,9 @@ class Supervisor:
             opened = [job for job, controller in list(self._controllers.items()) if controller.is_open]
             to_end = self._to_end(blocked.values())
             self._handover.update(opened, to_end.values())
-            running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
+            begun = [turn.job for turn in self._pool.running()]
+            begun += [job for job, controller in list(self._controllers.items()) if controller.allocator.running()]
+            running = [job for job in dict.fromkeys(begun) if job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
                 abandoned = self._abandoned([blocked[job] for job in to_end])
                 self._handover.replace_process(self._lock, [*running, *blocked], abandoned)
@@ -229,7 +243,7 @@ class Supervisor:
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
         texts = {job: self._report.blocked.get(job) or turn.describe() for job, turn in blocked.items()}
-        unwritten = {
+        unwritten = self._waiting | {
             job: controller.errors.unwritten
             for job, controller in list(self._controllers.items())
             if controller.errors.unwritten
@@ -239,15 +253,15 @@ class Supervisor:
             self._report = now
             report.write(self._files.report, now)
         self._pool.paused = self._handover is not None and self._handover.draining
+        allocator_calls.pause(self._pool.paused)
 
     def _blocked_calls(self) -> Iterator[Turn]:
-        """Yield, as turns, the calls of workers that have lasted for `BLOCKED_AFTER`; their jobs' turns continue."""
+        """Yield, as turns, the calls of workers and allocators that last for `BLOCKED_AFTER`; the turns continue."""
         now = self._clock.monotonic()
         for job, controller in list(self._controllers.items()):
-            calls = [
-                call for call in controller.workers.threads.running() if now - (call.started or now) > BLOCKED_AFTER
-            ]
-            if calls:
+            begun: list[Call | AllocatorCall] = [*controller.workers.threads.running()]
+            begun += filter(None, [controller.allocator.running()])
+            if calls := [call for call in begun if now - (call.started or now) > BLOCKED_AFTER]:
                 plugins = {key: each for call in calls for key, each in call.plugins.copy().items()}
                 yield Turn(job, now, plugins, blocked=True, what=calls[0].describe())
 
@@ -262,7 +276,7 @@ class Supervisor:
                 continue
             if pending := _pending_end(controller):
                 found[turn.job] = pending
-            elif controller.record.state.state == "stopping":
+            elif _is_ending(controller):
                 hooks = sorted({call_key(call) for call in turn.calls.copy().values()})
                 found[turn.job] = f"{turn.job}:{controller.record.state.last_request_number}:{'+'.join(hooks)}"
         return found
@@ -305,7 +319,6 @@ class Supervisor:
                 continue
             if self._seen.get(job) == latest:
                 continue
-            self._seen[job] = latest
             with self._guard:
                 if job in self._controllers:
                     self._schedule(job, 0)
@@ -313,7 +326,9 @@ class Supervisor:
                     stops = controller.record.state.ended or controller.record.state.state == "stopping"
                     if job in self._busy and not stops and _pending_end(controller):
                         controller.workers.interrupt()
+                    self._seen[job] = latest  # once it has its turn
                     continue
+            self._seen[job] = latest
             try:
                 self._adopt(job, record)
                 self._unreadable.pop(job, None)
@@ -337,6 +352,13 @@ class Supervisor:
         if record.refresh().done and not pending and not leftover:
             self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins, "look").job, done=True)
             return
+        ends = any(request.action in {"stop", "delete"} for request in pending)
+        if descriptors.is_short(urgent=True) if ends else descriptors.is_half_used():
+            self._seen.pop(job)
+            self._waiting[job] = descriptors.waiting()  # the end of another job starts a scan
+            self._scan_at = self._clock.monotonic() + UNREADABLE_RETRY
+            return
+        self._waiting.pop(job, None)
         if not record.acquire():
             self._seen.pop(job)  # the command that creates it still holds it
             self._scan_again = True
@@ -346,6 +368,7 @@ class Supervisor:
             self._store, record, self._plugins, self._clock, self._listeners, abandoned=abandoned
         )
         controller.wake = self._look_again
+        controller.allocator.on_answer = partial(self._look_at, job)
         self._listeners.follow(record, lambda: controller.open().job)
         with self._guard:
             self._controllers[job] = controller
@@ -356,6 +379,12 @@ class Supervisor:
         """Look for new requests at once: one job has written a request to another."""
         self._scan_again = True
         self._wake.set()
+
+    def _look_at(self, job: str) -> None:
+        """Give a job its turn now: an answer has come."""
+        with self._guard:
+            if job in self._controllers:
+                self._schedule(job, 0)
 
     def _schedule(self, job: str, delay: float) -> None:
         """Queue the job's next turn, with the guard held. A job in its turn gets another one right after it."""
@@ -373,18 +402,19 @@ class Supervisor:
 
     def _dispatch(self) -> float:
         """Start the turns that are due, with the guard held. Returns the seconds until the next one."""
-        now, due_jobs, delay = self._clock.monotonic(), [], POLL_EVERY
+        now, lively, delay = self._clock.monotonic(), 0, POLL_EVERY
         while self._queue:
             due, job = self._queue[0]
             if self._due.get(job) == due:
                 if due > now:
                     delay = due - now
                     break
+                self._pool.submit(job)  # it can begin to end only when the guard is free
+                self._busy.add(job)
                 del self._due[job]
-                due_jobs.append(job)
+                lively += not self._controllers[job].is_quiet
             heapq.heappop(self._queue)  # or the job was scheduled again since
-        self._busy.update(due_jobs)
-        self._pool.submit(due_jobs, sum(not self._controllers[job].is_quiet for job in due_jobs))
+        self._pool.wake(lively)
         return delay
 
     def _turn(self, job: str) -> None:
@@ -400,7 +430,12 @@ class Supervisor:
             delay = handle_error(controller, error)
         finally:
             with self._guard:
-                self._finish_turn(job, controller, delay)
+                try:
+                    self._finish_turn(job, controller, delay)
+                except BaseException:  # without memory: the next scan gives it another turn
+                    self._seen.pop(job, None)
+                    self._scan_again = True
+                    raise
 
     def _finish_turn(self, job: str, controller: JobController, delay: float | None) -> None:
         """Queue the job's next turn, or drop the job if `delay` is None; the caller holds the guard."""
@@ -421,6 +456,13 @@ def _pending_end(controller: JobController) -> str:
     """Return job and number of the last pending request to stop or delete a job; "" if there is none."""
     ends = [request.number for request in requests.pending(controller.record) if request.action in {"stop", "delete"}]
     return f"{controller.record.id}:{ends[-1]}" if ends else ""
+
+
+def _is_ending(controller: JobController) -> bool:
+    """Return whether a job is stopping, or releases its machines, or would if its allocator returned from a call."""
+    state = controller.record.state
+    asked = state.last_request.get("action") in {"stop", "delete"}
+    return state.state == "stopping" or (asked and state.ended and (state.releasing or controller.allocator.holds_up))
 
 
 def _mtime(path: str) -> int:

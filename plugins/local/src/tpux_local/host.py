@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import select
+import selectors
 import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -161,21 +160,27 @@ def _communicate_streaming(
     """
     assert process.stdin is not None  # noqa: S101  (both are pipes)
     assert process.stdout is not None  # noqa: S101
-    feeder = threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True)
-    feeder.start()
-    deadline = time.monotonic() + timeout
-    while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if not (piece := os.read(process.stdout.fileno(), CHUNK_SIZE)):
-            feeder.join()
-            process.wait(max(0.0, deadline - time.monotonic()))
-            return b""
-        listen(piece)
+    os.set_blocking(process.stdin.fileno(), False)
+    deadline, left = time.monotonic() + timeout, memoryview(stdin)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        while events := selector.select(max(0.0, deadline - time.monotonic())):
+            for key, _ in events:
+                if key.fileobj is process.stdin:
+                    with suppress(BrokenPipeError):
+                        left = left[os.write(key.fd, left[:CHUNK_SIZE]) :]
+                        if left:
+                            continue
+                    selector.unregister(process.stdin)
+                    process.stdin.close()
+                elif piece := os.read(key.fd, CHUNK_SIZE):
+                    listen(piece)
+                else:
+                    process.stdin.close()
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                    return b""
     raise subprocess.TimeoutExpired(process.args, timeout)
-
-
-def _feed(pipe: IO[bytes], content: bytes) -> None:
-    with suppress(BrokenPipeError), pipe:
-        pipe.write(content)
 
 
 def _read(home: int, path: str, offset: int) -> bytes | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import socket
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Annotated, ClassVar, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -133,14 +135,22 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     """Report `ready` if a machine, or the jump host, accepts a connection, else `unknown`: the network may be down."""
     jump = request.resolved.get("jump")
     addresses = [str(jump)] if jump else cast("HostsSection", request.section).addresses
-    pool, errors = ThreadPoolExecutor(min(16, len(addresses))), []
-    try:
-        for probe in as_completed([pool.submit(_connect_error, address) for address in addresses]):
-            if not (error := probe.result()):
+    left, answers, errors = iter(addresses), SimpleQueue[str](), list[str]()
+
+    def probe() -> None:
+        for address in left:  # which all probes share
+            answers.put(_connect_error(address))
+
+    with suppress(RuntimeError, MemoryError):  # the system has no thread left
+        for _ in range(min(16, len(addresses))):
+            _thread.start_new_thread(probe, ())
+    with suppress(Empty):  # the other workers do not wait for those that are silent
+        while len(errors) < len(addresses):
+            if not (error := answers.get(timeout=2 * PROBE_TIMEOUT)):
                 return MachineStatus("ready")
             errors.append(error)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # the other workers do not wait for those that are silent
+    if not errors:
+        return MachineStatus("unknown", evidence="no probe of a host has returned")
     which = "the jump host does not respond" if jump else f"none of {len(errors)} hosts responds"
     return MachineStatus("unknown", evidence=f"{which}: {errors[0]}")
 
