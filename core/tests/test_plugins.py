@@ -52,7 +52,7 @@ from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
 from tpux.plugin.catalog import RESERVED, RULES
 from tpux.plugin.connect import GuardedHost, open_host
-from tpux.plugin.entrypoints import command_plugins, command_help, find
+from tpux.plugin.entrypoints import command_help, command_plugins, find
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
 from tpux.plugin.manager import Plugins

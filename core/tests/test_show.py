@@ -157,9 +157,8 @@ def test_held_machines_are_shown(store, release_after):
     assert "log in: tpux ssh 1; continue: tpux resume 1; run another config on them: tpux run CONFIG --on 1; " in text
     assert "release them now: tpux stop 1 --release" in text
     listed = tpux("list")
-    assert "HELD UNTIL" in listed
-    shown = f"{datetime.fromtimestamp(now + 600):%H:%M}"
-    assert (shown if release_after else "released by hand") in listed
+    assert re.search(r"  HELD  ", listed)
+    assert re.search(r"  2, (9m|10m|released by hand)  ", listed)
     held = json.loads(tpux("show", record.id, "--json"))["held_until"]
     assert held == (iso(now + 600) if release_after else "released by hand")
 
@@ -173,8 +172,7 @@ def test_machines_whose_time_is_over_are_being_released(store):
     assert "releasing" in tpux("list")
 
 
-def test_nothing_is_held_by_an_active_job_or_on_machines_that_cost_nothing(store):
-    make(store, "running")
+def test_nothing_is_held_on_machines_that_cost_nothing(store):
     record = make(store, "setting-up")
     assert record.lock.acquire()
     record.write(events.Allocated(allocation=replace(ALLOCATION, costs=False)), 100.0)

@@ -130,8 +130,11 @@ def emit(data: object) -> None:
 
 
 def has_colours(stream: IO[str]) -> bool:
-    """Return whether a stream is a terminal that shows colours: no-color.org, and terminals without sequences."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Return whether a stream is a terminal that shows colours (no-color.org), or CLICOLOR_FORCE asks for them."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("CLICOLOR_FORCE", "0") != "0"
+    return forced or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def paint(text: str, colour: str | None, *, err: bool = False) -> str:
@@ -143,7 +146,7 @@ def paint(text: str, colour: str | None, *, err: bool = False) -> str:
 def echo_painted(text: str) -> None:
     """Print a line whose parts come from `paint` to stdout."""
     clear_live_line()
-    typer.echo(text)
+    typer.echo(text, color=has_colours(sys.stdout) or None)
 
 
 def worker_prefix(worker: int) -> bytes:
@@ -204,6 +207,8 @@ def end_interrupted_line() -> None:
 
 def cell_width(text: str) -> int:
     """Return how many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
     return sum(2 if east_asian_width(char) in {"W", "F"} else 1 for char in text)
 
 

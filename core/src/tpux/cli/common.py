@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,7 @@ from tpux.console import echo as echo
 from tpux.console import emit as emit
 from tpux.console import new_app as new_app
 from tpux.console import say as say
-from tpux.durations import format_duration
+from tpux.durations import format_age, format_duration
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def summary(state: State) -> dict[str, JsonValue]:
         "attempt": state.attempt,
         "stage": state.stage,
         "created_at": iso(state.created_at),
+        "since": iso(state.since),
         "held_until": held_until(state),
         "why": state.why or (state.failure.evidence or state.failure.kind if state.failure else ""),
     }
@@ -159,6 +160,18 @@ def held_until(state: State) -> str | None:
     if not state.ended or state.machines is None or not state.machines.costs:
         return None
     return MANUAL_RELEASE if state.release_at is None else iso(state.release_at)
+
+
+def describe_held(state: State) -> str:
+    """Return how many workers that cost money a job holds, and, after its end, how much longer: `4`, `4, 29m`."""
+    if state.allocation is None or not state.allocation.get("costs"):
+        return ""
+    workers = state.allocation.get("workers")
+    count = str(len(workers) if isinstance(workers, list) else state.workers)
+    if not state.ended:
+        return count
+    left = None if state.release_at is None else state.release_at - time.time()
+    return f"{count}, {MANUAL_RELEASE if left is None else 'releasing' if left <= 0 else format_age(left)}"
 
 
 def held_notice(state: State) -> str | None:
@@ -252,9 +265,16 @@ def select_jobs(
     return records
 
 
-def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, State]]:
-    """Yield (record, state) for each of the user's jobs; warn about and skip jobs whose files are corrupt."""
-    for record in store.records(user):
+def readable(store: Store, user: str | None = None, ids: Iterable[str] | None = None) -> Iterator[tuple[Record, State]]:
+    """Yield (record, state) for each of the user's jobs; warn about and skip jobs whose files are corrupt.
+
+    Args:
+        store: the store.
+        user: whose jobs; None for the own ones.
+        ids: the ids of the jobs; None for all.
+    """
+    for job in store.ids(user) if ids is None else ids:
+        record = store.record(job, user)
         try:
             yield record, record.refresh()
         except TpuxError as error:

@@ -215,7 +215,7 @@ def load_command(found: InstalledPlugin) -> typer.Typer:
 
 
 def command_help(found: InstalledPlugin) -> tuple[str, str]:
-    """Return what a command does, from the docstring of its module, such as "`tpux NAME` (Watch): show the names."
+    """Return what a command does, from the docstring of its module, such as "`tpux NAME` (Watch): show the names".
 
     In parentheses is the group of `tpux --help` that has the command.
 

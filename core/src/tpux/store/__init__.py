@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.errors import NoSuchJobError, TpuxError, UsageError
-from tpux.store import files, identity, ids, locks
+from tpux.store import files, identity, ids, locks, open_jobs
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 
@@ -170,6 +170,18 @@ class Store:
         """Yield the records of a user's jobs, oldest first."""
         return (self.record(job, user) for job in self.ids(user))
 
+    def open_ids(self, user: str | None = None) -> set[str]:
+        """Return the ids of a user's open jobs, and perhaps of some others. The first call reads all jobs."""
+        directory = f"{self.shared}/open/{user or self.user}"
+        with suppress(OSError):
+            if open_jobs.COMPLETE in (found := {*os.listdir(directory)}):  # noqa: PTH208  (as in `ids`)
+                return found
+        found = {record.id for record in self.records(user) if not _is_closed(record)}
+        with suppress(OSError):  # those of another user
+            for job in [*found, open_jobs.COMPLETE]:
+                open_jobs.mark(f"{directory}/{job}")
+        return found
+
     def create(self, build: Callable[[str], tuple[Files, Created]], *, at: float) -> Record:
         """Create the next job: its directory appears complete, with its first event, or not at all.
 
@@ -235,6 +247,7 @@ class Store:
         files.refuse_mounts(record.directory)
         trash = record.directory.with_name(f".deleted-{record.directory.name}")
         record.directory.rename(trash)
+        open_jobs.unmark(open_jobs.mark_of(str(record.directory)))
         shutil.rmtree(trash, ignore_errors=True)
 
     def add_unreleased(self, job: str, machines: str) -> None:
@@ -269,4 +282,10 @@ class Store:
 def _has_name(record: Record, name: str) -> bool:
     with suppress(TpuxError):  # one that cannot be read can still be named by its id
         return record.refresh().name == name
+    return False
+
+
+def _is_closed(record: Record) -> bool:
+    with suppress(TpuxError):  # whoever reads it reports that
+        return not open_jobs.is_open(record.refresh())
     return False
