@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure, describe_files, stated_line
 from tpux.api.times import iso, local_time, with_iso_times
+from tpux.cli.attempts import LEGEND, Attempt, bars, find_attempts
 from tpux.cli.common import (
     FAILURE_COLOUR,
     STATE_COLOURS,
@@ -27,8 +32,8 @@ from tpux.cli.common import (
     step_duration,
     summary,
 )
-from tpux.console import echo_painted, paint
-from tpux.durations import format_age
+from tpux.console import echo_painted, fit, paint, printable
+from tpux.durations import format_age, format_duration
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
 from tpux.plugin.entrypoints import added_commands
@@ -44,6 +49,8 @@ app = new_app()
 
 LAST = 10
 """Number of events shown without `--events`."""
+FOLDED = 3
+"""So many workers that are alike, one after the other, are shown in one line."""
 
 
 @app.command(epilog="Example: tpux show 12")
@@ -82,6 +89,7 @@ def show(
         collected = [event for event in happened if isinstance(event, FilesCollected)]
         facts = {"progress": came or None, "run": progress.url or None}
         _print(state, facts, found, describe_changed(changed, state), collected)
+        _print_attempts(find_attempts(happened, time.time()))
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
@@ -153,16 +161,29 @@ def _print(
         echo(f"{'held:':<13} {notice}")
     _print_files(state, collected)
     _print_collected(state)
+    _print_workers(state, found)
+
+
+def _print_workers(state: State, found: Found) -> None:
     if workers := _workers(state, found):
         echo("\nworkers:")
-    for worker in workers:
-        unfinished = "running" if worker["index"] in state.run.workers else "idle"
-        code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
-        ending = f"exit code {code}" if worker["ended"] else unfinished
-        colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
-        line = f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {paint(ending, colour)}"
-        measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
-        echo_painted(line + (f"  {paint(measured, None)}" if measured else ""))
+    lines = [_describe_worker(state, worker, found) for worker in workers]
+    for alike, group in groupby(zip(workers, lines, strict=True), key=itemgetter(1)):
+        members = [worker for worker, _ in group]
+        if len(members) >= FOLDED:
+            members = [{"index": f"{members[0]['index']}-{members[-1]['index']}", "address": f"{len(members)} workers"}]
+        for worker in members:
+            echo_painted(f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {alike}")
+
+
+def _describe_worker(state: State, worker: Mapping[str, JsonValue], found: Found) -> str:
+    """Return how a worker's program ended, or that it runs, and what was measured there."""
+    unfinished = "running" if worker["index"] in state.run.workers else "idle"
+    code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
+    ending = f"exit code {code}" if worker["ended"] else unfinished
+    colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
+    measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
+    return paint(ending, colour) + (f"  {paint(measured, None)}" if measured else "")
 
 
 def _describe_state(state: State) -> str:
@@ -210,6 +231,18 @@ def _shown(values: Mapping[str, JsonValue]) -> list[str]:
     """Return the keys of a plugin's answer of `resolve` that concern a user, as it says."""
     shown = values.get("shown", [*values])
     return [str(name) for name in shown] if isinstance(shown, list) else []
+
+
+def _print_attempts(attempts: list[Attempt]) -> None:
+    if not attempts:
+        return
+    earlier = f"  ({len(attempts) - LAST} earlier ones: tpux history)" if len(attempts) > LAST else ""
+    echo(f"\nattempts: {format_duration(sum(one.lasted for one in attempts))}   {LEGEND}{earlier}")
+    rows = [*bars(attempts[-LAST:])]
+    width, room = max(len(bar) for _, bar, _ in rows), shutil.get_terminal_size().columns
+    for number, bar, after in rows:
+        line = f"  {number:>2}  {bar:<{width}}  {printable(after)}"
+        echo(fit(line, room) if sys.stdout.isatty() else line)
 
 
 def _print_events(state: State, events: list[Event], first: int) -> None:
