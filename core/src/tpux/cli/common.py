@@ -13,6 +13,7 @@ from tpux.api.hints import current_hint as current_hint
 from tpux.api.options import JobArg as JobArg
 from tpux.api.options import JobsArg as JobsArg
 from tpux.api.options import Json as Json
+from tpux.api.options import MaybeJobArg as MaybeJobArg
 from tpux.api.options import OnlyModules as OnlyModules
 from tpux.api.options import OnlyWorkers as OnlyWorkers
 from tpux.api.options import select_modules as select_modules
@@ -229,13 +230,30 @@ def describe_changed(found: ChangedSources | None, state: State) -> str:
     return found.describe(f"{stop}tpux resume {job}") if found and found.names else ""
 
 
-def find_job(store: Store, job: str) -> Record:
+def find_job(store: Store, job: str | None) -> Record:
     """Return the job of this id or name; of several of this name the active one, else the newest, with a note.
 
+    Args:
+        store: the store.
+        job: its id or name, or `-` for the one that was created last; None for the only active one.
+
     Raises:
-        UsageError: there is no such job.
+        UsageError: there is no such job, or not only one that is active.
     """
-    return store.find(job, note=say)
+    if job is not None:
+        return store.find(job, note=say)
+    found = [(record, state) for record, state in readable(store, ids=active_ids(store)) if not state.ended]
+    if len(found) == 1:
+        return found[0][0]
+    candidates = ", ".join(f"{short_id(state.id)} ({state.name}, {state.state})" for _, state in found)
+    hint = f"name one: {candidates}" if found else "name one, or - for the one that you created last"
+    raise UsageError(f"{len(found) or 'no'} jobs are active", hint=hint)
+
+
+def active_ids(store: Store) -> list[str]:
+    """Return the ids of the user's jobs that may be active, oldest first, without reading all."""
+    opened = store.open_ids()
+    return [job for job in store.ids() if job in opened]
 
 
 def select_jobs(
@@ -248,7 +266,7 @@ def select_jobs(
         ids: ids or names of jobs.
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
-        guess: let a name that several jobs share mean the active one, else the newest (see `find_job`).
+        guess: let a name that several jobs share mean the newest one if none of them is active.
 
     Raises:
         UsageError: no selection was given, two kinds were, or a named job does not exist, or several have that name.
@@ -256,7 +274,7 @@ def select_jobs(
     if ids and (state or name):
         raise UsageError("give job ids, or --state and --name, not both")
     if ids:
-        found = [find_job(store, job) if guess else store.find(job) for job in ids]
+        found = [store.find(job, note=say, guess=guess) for job in ids]
         return list({record.directory: record for record in found}.values())
     if not state and not name:
         raise UsageError("no job selected", hint="give ids, --state or --name; `tpux list` shows your jobs")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.api.times import SINCE, parse_since
-from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, say, short_id, worker_numbers
+from tpux.cli.common import MaybeJobArg, OnlyWorkers, find_job, new_app, say, short_id, worker_numbers
 from tpux.console import worker_prefix
 from tpux.errors import UsageError
 
@@ -25,7 +25,7 @@ app = new_app()
     epilog="Example: tpux logs 12 -f -n 20\n\nExample: tpux logs 12 --module venv --worker 0-3",
 )
 def logs(
-    job: JobArg,
+    job: MaybeJobArg = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the job has ended.")] = False,
     tail: Annotated[
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Only the last N lines of each worker.")

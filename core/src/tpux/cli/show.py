@@ -18,8 +18,8 @@ from tpux.cli.attempts import LEGEND, Attempt, bars, find_attempts
 from tpux.cli.common import (
     FAILURE_COLOUR,
     STATE_COLOURS,
-    JobArg,
     Json,
+    MaybeJobArg,
     changed_sources,
     current_hint,
     describe_changed,
@@ -55,7 +55,7 @@ FOLDED = 3
 
 @app.command(epilog="Example: tpux show 12")
 def show(
-    job: JobArg,
+    job: MaybeJobArg = None,
     events: Annotated[bool, typer.Option("--events", help=f"Show all events, not only the last {LAST}.")] = False,
     json: Json = False,
 ) -> None:
