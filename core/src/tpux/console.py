@@ -149,9 +149,16 @@ def echo_painted(text: str) -> None:
     typer.echo(text, color=has_colours(sys.stdout) or None)
 
 
-def worker_prefix(worker: int) -> bytes:
-    """Return what a line of a worker's output begins with: its number, in a colour of its own."""
-    return paint(f"[{worker}]", _WORKER_COLOURS[worker % len(_WORKER_COLOURS)]).encode() + b" "
+def worker_prefix(*workers: int) -> bytes:
+    """Return what a line of workers' output begins with: their numbers, such as 0-3,5, in the colour of the first."""
+    runs: list[list[int]] = []
+    for worker in workers:
+        if runs and worker == runs[-1][-1] + 1:
+            runs[-1].append(worker)
+        else:
+            runs.append([worker])
+    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return paint(f"[{text}]", _WORKER_COLOURS[workers[0] % len(_WORKER_COLOURS)]).encode() + b" "
 
 
 def has_live_line() -> bool:

@@ -1,9 +1,9 @@
 """Options and arguments that commands share: `from tpux.api.options import JobArg, Json`.
 
 `JobArg`, `MaybeJobArg` and `JobsArg` are jobs by id or name, completed by the shell; `OnlyWorkers` is `--worker 0-3`,
-which `select_workers` reads, and `OnlyModules` is `--only venv`, which `select_modules` reads; `Json` is `--json`. An
-option with `click_type=DURATION` is in seconds, typed as 30s or 2h, and `parse_since(text, now)` reads the text of an option
-such as `--since yesterday` (`SINCE` describes what it accepts).
+which `select_workers` reads, and `OnlyModules` is `--only venv`, which `select_modules` reads; `Json` is `--json`.
+An option with `click_type=DURATION` is in seconds, typed as 30s or 2h, and `parse_since(text, now)` reads the text of
+an option such as `--since yesterday` (`SINCE` describes what it accepts).
 
 Example:
     def uptime(job: JobArg, worker: OnlyWorkers = None, json: Json = False) -> None: ...
