@@ -204,8 +204,23 @@ def report_end(store: Store, record: Record, state: State) -> None:
         say(f"hint: {current_hint(state.failure.hint, state)}")
     if changed := describe_changed(changed_sources(store, record), state):
         say(f"hint: {changed}")
+    elif again := describe_retry(record):
+        say(f"hint: {again}")
     if notice := held_notice(state):
         say(notice)
+
+
+def describe_retry(record: Record) -> str:
+    """Return the command that tries a failed job again with a change; "" if it has not failed because of itself."""
+    state = record.state
+    if state.state != "failed" or state.failure is None or state.failure.kind not in {"program", "setup", "config"}:
+        return ""
+    change = "--sync" if record.stored_section("code") else "KEY=VALUE"
+    command = f"tpux rerun {short_id(state.id)} {change}"
+    if state.failure.kind != "program":
+        command = f"tpux resume {short_id(state.id)} --config CONFIG"
+    again = "" if state.failure.kind == "setup" else "the same would fail again; "
+    return f"{again}with a change{', on the machines that it holds' if state.allocation else ''}: {command}"
 
 
 def changed_sources(store: Store, record: Record) -> ChangedSources | None:

@@ -23,6 +23,7 @@ from tpux.cli.common import (
     changed_sources,
     current_hint,
     describe_changed,
+    describe_retry,
     echo,
     emit,
     find_job,
@@ -41,6 +42,7 @@ from tpux.plugin.entrypoints import added_commands
 if TYPE_CHECKING:
     from tpux.model.events import Event
     from tpux.model.failures import Failure, Finding
+    from tpux.store.record import Record
     from tpux.store.state import State
 
     Found = Mapping[int, Sequence[Finding]]
@@ -88,7 +90,7 @@ def show(
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
         collected = [event for event in happened if isinstance(event, FilesCollected)]
         facts = {"progress": came or None, "run": progress.url or None}
-        _print(state, facts, found, describe_changed(changed, state), collected)
+        _print(record, state, facts, found, describe_changed(changed, state), collected)
         _print_attempts(find_attempts(happened, time.time()))
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
@@ -131,18 +133,19 @@ def _workers(state: State, found: Found) -> list[dict[str, JsonValue]]:
 
 
 def _print(
-    state: State, progress: Mapping[str, str | None], found: Found, changed: str, collected: list[FilesCollected]
+    record: Record,
+    state: State,
+    progress: Mapping[str, str | None],
+    found: Found,
+    changed: str,
+    collected: list[FilesCollected],
 ) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
         "hint": current_hint(state.hint, state) or None,
-        "accelerator": state.accelerator,
-        "zone": state.zone,
-        "machines": state.machines and state.machines.name,
-        "workers": state.workers,
-        "attempt": state.attempt,
-        "stage": state.stage,
+        "machines": _describe_machines(state),
+        "attempt": f"{state.attempt}" + (f", stage {state.stage}" if state.stage else ""),
         **progress,
         "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
         "release at": state.release_at and local_time(state.release_at),
@@ -157,6 +160,8 @@ def _print(
             echo(f"{'hint:':<13} {current_hint(failure.hint, state)}")
     if changed:
         echo(f"{'changed:':<13} {changed}")
+    elif again := describe_retry(record):
+        echo(f"{'try again:':<13} {again}")
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
     _print_files(state, collected)
@@ -184,6 +189,14 @@ def _describe_worker(state: State, worker: Mapping[str, JsonValue], found: Found
     colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
     measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
     return paint(ending, colour) + (f"  {paint(measured, None)}" if measured else "")
+
+
+def _describe_machines(state: State) -> str:
+    """Return what a job asks for, where, and what it holds of that."""
+    workers = f"{state.workers} worker{'s' if state.workers != 1 else ''}"
+    return ", ".join(
+        filter(None, [state.machines.name if state.machines else "", state.accelerator, workers, state.zone])
+    )
 
 
 def _describe_state(state: State) -> str:
