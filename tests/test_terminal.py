@@ -321,7 +321,7 @@ def colours_of(terminal: Terminal, text: str) -> set[str]:
 
 def test_states_failures_and_workers_are_coloured(tpux):
     del tpux.env["NO_COLOR"]
-    good = tpux.create("job: {name: good}\ntpu: {accelerator: v4-16}\ncommand: {cmd: 'echo out'}\n")
+    good = tpux.create("job: {name: good}\ntpu: {accelerator: v4-16}\ncommand: {cmd: 'echo out $TPUX_WORKER'}\n")
     bad = tpux.create("job: {name: bad}\ncommand: {cmd: 'exit 3'}\n")
     tpux("wait", good, bad, code=None)
 
@@ -357,7 +357,7 @@ def test_a_list_fits_the_terminal(tpux):
     terminal = Terminal(tpux, "list")
     terminal.end()
     header, row = terminal.lines[:2]
-    assert "AGE" in header
+    assert "FOR" in header
     assert "ZONE" not in header
     assert "STAGE" not in header
     assert name in row

@@ -90,7 +90,7 @@ def _end(attempt: Attempt, failure: Failure | None, *, stopped: bool = False) ->
     taken = failure is not None and failure.kind == "preempted"
     attempt.end = "x" if taken else "!" if failure else "|"
     if failure is not None:
-        attempt.note = "taken away" if taken else failure.evidence.partition("\n")[0] or failure.kind
+        attempt.note = "taken away" if taken else failure.evidence.partition("\n")[0].partition(": ")[0] or failure.kind
     elif stopped:
         attempt.note = "stopped"
 

@@ -51,7 +51,7 @@ def wait(
             short_id(record.id) for record in records if record.directory.is_dir() and not record.refresh().ended
         )
         say(f"not waiting any more; the jobs continue in the background: tpux wait {left}")
-        raise typer.Exit(Exit.ERROR) from None
+        raise
     if json:
         emit([summary(state) for state in ended])
     codes = {EXIT_CODES.get(state.state, Exit.JOB_STOPPED) for state in ended}
