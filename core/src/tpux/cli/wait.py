@@ -50,7 +50,7 @@ def wait(
         left = " ".join(
             short_id(record.id) for record in records if record.directory.is_dir() and not record.refresh().ended
         )
-        say(f"not waiting any more; the jobs continue in the background: tpux wait {left}")
+        say(f"the jobs continue without this command: tpux wait {left}")
         raise
     if json:
         emit([summary(state) for state in ended])
