@@ -14,7 +14,7 @@ from tpux.model import events
 from tpux.model.machines import Allocation, Worker
 from tpux.store import Files, Store
 
-JOBS = 1000
+JOBS = 10_000
 LIVE = 5
 ROUNDS = 15
 HELLO: list[str | Path] = [sys.executable, Path(__file__).with_name("hello.py")]

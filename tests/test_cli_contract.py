@@ -86,7 +86,7 @@ def test_exit_codes(tpux):
     ("words", "message"),
     [
         (["run", "--nonsense"], "no such option '--nonsense'\n  hint: tpux run --help"),
-        (["show"], "missing argument 'JOB'\n  hint: tpux show --help"),
+        (["ssh"], "missing argument 'JOB'\n  hint: tpux ssh --help"),
         (["plugins", "show"], "missing argument 'PLUGIN'\n  hint: tpux plugins show --help"),
         (
             ["logs", "1", "-n", "x"],

@@ -185,14 +185,14 @@ def test_an_incomplete_line_is_printed_in_parts_only_after_a_long_time(tmp_path,
             file.write(text)
         return plain.read(), redrawn.read()
 
-    assert written(b"one\ntwo") == ([b"[0] one"], [b"[0] one"])
+    assert written(b"one\ntwo") == ([b"one"], [b"one"])
     assert redrawn.incomplete == "[0] two"
     now += tail.FLUSH_AFTER - 1
     assert written(b" three\r10%\r20%\r") == ([], [])
     assert redrawn.incomplete == "[0] 20%"
     now += 2
-    assert written(b"30%") == ([b"[0] two three\r10%\r20%\r30%"], [])
+    assert written(b"30%") == ([b"two three\r10%\r20%\r30%"], [])
     assert redrawn.incomplete == "[0] 30%"
-    assert written(b" end\nlast") == ([b"[0]  end"], [b"[0] 30% end"])
-    assert (plain.read(flush=True), redrawn.read(flush=True)) == ([b"[0] last"], [b"[0] last"])
+    assert written(b" end\nlast") == ([b" end"], [b"30% end"])
+    assert (plain.read(flush=True), redrawn.read(flush=True)) == ([b"last"], [b"last"])
     assert (plain.incomplete, redrawn.incomplete) == ("", "")

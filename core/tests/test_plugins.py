@@ -52,7 +52,7 @@ from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
 from tpux.plugin.catalog import RESERVED, RULES
 from tpux.plugin.connect import GuardedHost, open_host
-from tpux.plugin.entrypoints import command_plugins, command_summary, find
+from tpux.plugin.entrypoints import command_help, command_plugins, find
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
 from tpux.plugin.manager import Plugins
@@ -1093,11 +1093,13 @@ def test_importing_the_packages_is_cheap() -> None:
 def test_the_help_has_what_a_command_does_without_importing_it(install):
     text = '"""`tpux tally`: count your jobs by state.\n\nMore."""\nraise RuntimeError\n'
     install("tpux-tally", text, entries="tally = tpux_tally:app", group="tpux.commands")
+    install("tpux-sum", text.replace("tally`", "sum` (Watch)"), entries="sum = tpux_sum:app", group="tpux.commands")
     install("tpux-quiet", "app = 1", entries="quiet = tpux_quiet:app", group="tpux.commands")
     install("tpux-torn", "def", entries="torn = tpux_torn:app", group="tpux.commands")
     install("tpux-gone", "", entries="gone = tpux_not_here.cli:app", group="tpux.commands")
-    assert command_summary(find("tpux.commands")["tally"]) == "Count your jobs by state."
+    assert command_help(find("tpux.commands")["tally"]) == ("", "Count your jobs by state.")
+    assert command_help(find("tpux.commands")["sum"]) == ("Watch", "Count your jobs by state.")
     for name in ("quiet", "torn", "gone"):
-        assert command_summary(find("tpux.commands")[name]) == f"see: tpux {name} --help"
+        assert command_help(find("tpux.commands")[name]) == ("", f"see: tpux {name} --help")
     if find("tpux.commands").get("ssh-config"):  # a module in a package
-        assert command_summary(find("tpux.commands")["ssh-config"]).startswith("Print OpenSSH Host blocks")
+        assert command_help(find("tpux.commands")["ssh-config"])[1].startswith("Print OpenSSH Host blocks")

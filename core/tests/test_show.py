@@ -20,6 +20,7 @@ from tpux.cli.main import app
 from tpux.model import events
 from tpux.model.failures import FAILURE_KINDS, Failure
 from tpux.model.machines import Allocation, Worker
+from tpux.model.progress import Progress
 from tpux.store import Store
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -157,9 +158,8 @@ def test_held_machines_are_shown(store, release_after):
     assert "log in: tpux ssh 1; continue: tpux resume 1; run another config on them: tpux run CONFIG --on 1; " in text
     assert "release them now: tpux stop 1 --release" in text
     listed = tpux("list")
-    assert "HELD UNTIL" in listed
-    shown = f"{datetime.fromtimestamp(now + 600):%H:%M}"
-    assert (shown if release_after else "released by hand") in listed
+    assert re.search(r"  HELD  ", listed)
+    assert re.search(r"  2, (9m|10m|released by hand)  ", listed)
     held = json.loads(tpux("show", record.id, "--json"))["held_until"]
     assert held == (iso(now + 600) if release_after else "released by hand")
 
@@ -173,8 +173,7 @@ def test_machines_whose_time_is_over_are_being_released(store):
     assert "releasing" in tpux("list")
 
 
-def test_nothing_is_held_by_an_active_job_or_on_machines_that_cost_nothing(store):
-    make(store, "running")
+def test_nothing_is_held_on_machines_that_cost_nothing(store):
     record = make(store, "setting-up")
     assert record.lock.acquire()
     record.write(events.Allocated(allocation=replace(ALLOCATION, costs=False)), 100.0)
@@ -250,3 +249,32 @@ def test_a_hint_can_be_followed_in_every_state(store: Store, state: str) -> None
     if job.failure is not None:
         assert f"hint:         {current_hint(SOLVE, job)}\n" in shown
     assert ("; tpux stop 1\n" in shown) == (not job.ended and state != "stopping")
+
+
+def test_the_bar_of_each_attempt(store, monkeypatch):
+    record = store.create(lambda job: ({}, events.Created(id=job, user=store.user, name="x", workers=4)), at=0.0)
+    assert record.acquire()
+    workers = tuple(Worker(index, address=f"10.0.0.{index}") for index in range(4))
+    taken = Failure("preempted", evidence="gone", worker=None)
+    told = [
+        (0, events.StateChanged(to="provisioning")),
+        (100, events.AllocationRequested(name="x", allocator="local")),
+        (100, events.Allocated(allocation=Allocation("x", "local", workers))),
+        (100, events.StateChanged(to="setting-up")),
+        (120, events.AttemptStarted(attempt=1, stage=0, workers=(0, 1, 2, 3), output_dir="/out", resume=False)),
+        (120, events.StateChanged(to="running")),
+        (420, events.AttemptEnded(attempt=1, failure=taken, progress=Progress(step=1800))),
+        (420, events.StateChanged(to="recovering", kind="preempted", restart="resume", until=430.0)),
+        (460, events.StateChanged(to="setting-up")),
+        (470, events.AttemptStarted(attempt=2, stage=1, workers=(0, 1, 2, 3), output_dir="/out", resume=True)),
+        (470, events.StateChanged(to="running")),
+    ]
+    for at, event in told:
+        record.write(event, float(at))
+    record.lock.release()
+    monkeypatch.setattr("tpux.cli.show.time.time", lambda: 530.0)
+    shown = tpux("show", record.id)
+    assert re.search(r"^attempts: 8 min 50 s   q queue  s set-up  # run", shown, re.MULTILINE), shown
+    assert "\n   1  " + "q" * 8 + "ss" + "#" * 23 + "x  7 min 0 s  taken away, step 1800\n" in shown
+    assert re.search(r"^   2  qqqs#####> +1 min 50 s$", shown, re.MULTILINE)
+    assert "\n  0-3  4 workers  running\n" in shown, "workers that are alike"

@@ -125,8 +125,11 @@ def emit(data: object) -> None:
 
 
 def has_colours(stream: IO[str]) -> bool:
-    """Return whether a stream is a terminal that shows colours: no-color.org, and terminals without sequences."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Return whether a stream is a terminal that shows colours (no-color.org), or CLICOLOR_FORCE asks for them."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("CLICOLOR_FORCE", "0") != "0"
+    return forced or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def paint(text: str, colour: str | None, *, err: bool = False) -> str:
@@ -138,12 +141,19 @@ def paint(text: str, colour: str | None, *, err: bool = False) -> str:
 def echo_painted(text: str) -> None:
     """Print a line whose parts come from `paint` to stdout."""
     clear_live_line()
-    typer.echo(text)
+    typer.echo(text, color=has_colours(sys.stdout) or None)
 
 
-def worker_prefix(worker: int) -> bytes:
-    """Return what a line of a worker's output begins with: its number, in a colour of its own."""
-    return paint(f"[{worker}]", _WORKER_COLOURS[worker % len(_WORKER_COLOURS)]).encode() + b" "
+def worker_prefix(*workers: int) -> bytes:
+    """Return what a line of workers' output begins with: their numbers, such as 0-3,5, in the colour of the first."""
+    runs: list[list[int]] = []
+    for worker in workers:
+        if runs and worker == runs[-1][-1] + 1:
+            runs[-1].append(worker)
+        else:
+            runs.append([worker])
+    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return paint(f"[{text}]", _WORKER_COLOURS[workers[0] % len(_WORKER_COLOURS)]).encode() + b" "
 
 
 def has_live_line() -> bool:
@@ -199,6 +209,8 @@ def end_interrupted_line() -> None:
 
 def cell_width(text: str) -> int:
     """Return how many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
     return sum(2 if east_asian_width(char) in {"W", "F"} else 1 for char in text)
 
 

@@ -1,9 +1,9 @@
 """Options and arguments that commands share: `from tpux.api.options import JobArg, Json`.
 
-`JobArg` and `JobsArg` are jobs by id or name, completed by the shell; `OnlyWorkers` is `--worker 0-3`, which
-`select_workers` reads, and `OnlyModules` is `--only venv`, which `select_modules` reads; `Json` is `--json`. An option
-with `click_type=DURATION` is in seconds, typed as 30s or 2h, and `parse_since(text, now)` reads the text of an option
-such as `--since yesterday` (`SINCE` describes what it accepts).
+`JobArg`, `MaybeJobArg` and `JobsArg` are jobs by id or name, completed by the shell; `OnlyWorkers` is `--worker 0-3`,
+which `select_workers` reads, and `OnlyModules` is `--only venv`, which `select_modules` reads; `Json` is `--json`.
+An option with `click_type=DURATION` is in seconds, typed as 30s or 2h, and `parse_since(text, now)` reads the text of
+an option such as `--since yesterday` (`SINCE` describes what it accepts).
 
 Example:
     def uptime(job: JobArg, worker: OnlyWorkers = None, json: Json = False) -> None: ...
@@ -60,11 +60,16 @@ def _state_of(record: Record) -> State | None:
         return None  # an error would garble the prompt; the command itself reports it
 
 
+JOB = "The job's id or name; - is the one that you created last"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JobArg = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", autocompletion=complete_jobs)]
+JobArg = Annotated[str, typer.Argument(metavar="JOB", help=f"{JOB}.", autocompletion=complete_jobs)]
+MaybeJobArg = Annotated[
+    str | None,
+    typer.Argument(metavar="[JOB]", help=f"{JOB}. Default: the only active one.", autocompletion=complete_jobs),
+]
 JobsArg = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[JOB]...", help="The jobs' ids or names.", autocompletion=complete_jobs),
+    typer.Argument(metavar="[JOB]...", help="The jobs' ids or names; - is the last.", autocompletion=complete_jobs),
 ]
 OnlyWorkers = Annotated[
     list[str] | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ from tpux.api.hints import current_hint as current_hint
 from tpux.api.options import JobArg as JobArg
 from tpux.api.options import JobsArg as JobsArg
 from tpux.api.options import Json as Json
+from tpux.api.options import MaybeJobArg as MaybeJobArg
 from tpux.api.options import OnlyModules as OnlyModules
 from tpux.api.options import OnlyWorkers as OnlyWorkers
 from tpux.api.options import select_modules as select_modules
@@ -28,7 +29,7 @@ from tpux.console import echo as echo
 from tpux.console import emit as emit
 from tpux.console import new_app as new_app
 from tpux.console import say as say
-from tpux.durations import format_duration
+from tpux.durations import format_age, format_duration
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def summary(state: State) -> dict[str, JsonValue]:
         "attempt": state.attempt,
         "stage": state.stage,
         "created_at": iso(state.created_at),
+        "since": iso(state.since),
         "held_until": held_until(state),
         "why": state.why or (state.failure.evidence or state.failure.kind if state.failure else ""),
     }
@@ -161,6 +163,18 @@ def held_until(state: State) -> str | None:
     return MANUAL_RELEASE if state.release_at is None else iso(state.release_at)
 
 
+def describe_held(state: State) -> str:
+    """Return how many workers that cost money a job holds, and, after its end, how much longer: `4`, `4, 29m`."""
+    if state.allocation is None or not state.allocation.get("costs"):
+        return ""
+    workers = state.allocation.get("workers")
+    count = str(len(workers) if isinstance(workers, list) else state.workers)
+    if not state.ended:
+        return count
+    left = None if state.release_at is None else state.release_at - time.time()
+    return f"{count}, {MANUAL_RELEASE if left is None else 'releasing' if left <= 0 else format_age(left)}"
+
+
 def held_notice(state: State) -> str | None:
     """Return what an ended job holds, until when, and the commands for it; None if it holds nothing that costs."""
     now, machines = time.time(), state.machines
@@ -190,8 +204,23 @@ def report_end(store: Store, record: Record, state: State) -> None:
         say(f"hint: {current_hint(state.failure.hint, state)}")
     if changed := describe_changed(changed_sources(store, record), state):
         say(f"hint: {changed}")
+    elif again := describe_retry(record):
+        say(f"hint: {again}")
     if notice := held_notice(state):
         say(notice)
+
+
+def describe_retry(record: Record) -> str:
+    """Return the command that tries a failed job again with a change; "" if it has not failed because of itself."""
+    state = record.state
+    if state.state != "failed" or state.failure is None or state.failure.kind not in {"program", "setup", "config"}:
+        return ""
+    change = "--sync" if record.stored_section("code") else "KEY=VALUE"
+    command = f"tpux rerun {short_id(state.id)} {change}"
+    if state.failure.kind != "program":
+        command = f"tpux resume {short_id(state.id)} --config CONFIG"
+    again = "" if state.failure.kind == "setup" else "the same would fail again; "
+    return f"{again}with a change{', on the machines that it holds' if state.allocation else ''}: {command}"
 
 
 def changed_sources(store: Store, record: Record) -> ChangedSources | None:
@@ -216,13 +245,30 @@ def describe_changed(found: ChangedSources | None, state: State) -> str:
     return found.describe(f"{stop}tpux resume {job}") if found and found.names else ""
 
 
-def find_job(store: Store, job: str) -> Record:
+def find_job(store: Store, job: str | None) -> Record:
     """Return the job of this id or name; of several of this name the active one, else the newest, with a note.
 
+    Args:
+        store: the store.
+        job: its id or name, or `-` for the one that was created last; None for the only active one.
+
     Raises:
-        UsageError: there is no such job.
+        UsageError: there is no such job, or not only one that is active.
     """
-    return store.find(job, note=say)
+    if job is not None:
+        return store.find(job, note=say)
+    found = [(record, state) for record, state in readable(store, ids=active_ids(store)) if not state.ended]
+    if len(found) == 1:
+        return found[0][0]
+    candidates = ", ".join(f"{short_id(state.id)} ({state.name}, {state.state})" for _, state in found)
+    hint = f"name one: {candidates}" if found else "name one, or - for the one that you created last"
+    raise UsageError(f"{len(found) or 'no'} jobs are active", hint=hint)
+
+
+def active_ids(store: Store) -> list[str]:
+    """Return the ids of the user's jobs that may be active, oldest first, without reading all."""
+    opened = store.open_ids()
+    return [job for job in store.ids() if job in opened]
 
 
 def select_jobs(
@@ -235,7 +281,7 @@ def select_jobs(
         ids: ids or names of jobs.
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
-        guess: let a name that several jobs share mean the active one, else the newest (see `find_job`).
+        guess: let a name that several jobs share mean the newest one if none of them is active.
 
     Raises:
         UsageError: no selection was given, two kinds were, or a named job does not exist, or several have that name.
@@ -243,7 +289,7 @@ def select_jobs(
     if ids and (state or name):
         raise UsageError("give job ids, or --state and --name, not both")
     if ids:
-        found = [find_job(store, job) if guess else store.find(job) for job in ids]
+        found = [store.find(job, note=say, guess=guess) for job in ids]
         return list({record.directory: record for record in found}.values())
     if not state and not name:
         raise UsageError("no job selected", hint="give ids, --state or --name; `tpux list` shows your jobs")
@@ -252,9 +298,16 @@ def select_jobs(
     return records
 
 
-def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, State]]:
-    """Yield (record, state) for each of the user's jobs; warn about and skip jobs whose files are corrupt."""
-    for record in store.records(user):
+def readable(store: Store, user: str | None = None, ids: Iterable[str] | None = None) -> Iterator[tuple[Record, State]]:
+    """Yield (record, state) for each of the user's jobs; warn about and skip jobs whose files are corrupt.
+
+    Args:
+        store: the store.
+        user: whose jobs; None for the own ones.
+        ids: the ids of the jobs; None for all.
+    """
+    for job in store.ids(user) if ids is None else ids:
+        record = store.record(job, user)
         try:
             yield record, record.refresh()
         except TpuxError as error:

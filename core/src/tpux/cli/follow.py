@@ -19,7 +19,7 @@ from tpux.cli.common import (
     say,
     short_id,
 )
-from tpux.cli.tail import Tail, as_shown
+from tpux.cli.tail import Shown, Tail
 from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
@@ -40,6 +40,7 @@ def follow(
     tail: int | None = None,
     after: float | None = None,
     modules: bool = False,
+    shown: Shown | None = None,
 ) -> int:
     """Print a job's phases and output until it has ended.
 
@@ -52,6 +53,7 @@ def follow(
         tail: how many lines of each worker's output so far are printed; None for all of the current attempt.
         after: only the output so far that was written after this time, in seconds since the epoch.
         modules: print also the logs of the modules while the workers are set up.
+        shown: which lines of output are printed, and how.
 
     Returns:
         The exit code for the job's end; 1 after Ctrl-C, which leaves the job running.
@@ -59,7 +61,7 @@ def follow(
     job = short_id(record.id)
     try:
         set_up = SetUpLogs(record, workers, tail, after) if modules else None
-        return _follow(store, record, workers, since, partial(Tail, lines=tail, after=after), set_up)
+        return _follow(store, record, workers, since, partial(Tail, lines=tail, after=after), set_up, shown or Shown())
     except KeyboardInterrupt:
         end_interrupted_line()
         say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
@@ -78,6 +80,7 @@ def _follow(
     since: int | None,
     first_tail: Callable[[Path, int, bool], Tail],
     set_up: SetUpLogs | None,
+    shown: Shown,
 ) -> int:
     tails: dict[tuple[int, int], Tail] = {}
     first = record.refresh().attempt
@@ -90,11 +93,11 @@ def _follow(
                     path = record.output_log(attempt, worker)
                     tails[attempt, worker] = (first_tail if attempt == first else Tail)(path, worker, redraws)
         if set_up is not None:
-            _print_lines(set_up.read(state))
+            _print_lines(set_up.read(state), shown)
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
-        while output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
-            _print_lines(output)
+        while output := [(tail.worker, lines) for key, tail in tails.items() if (lines := tail.read(flush=ended[key]))]:
+            _print_lines(output, shown)
         latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
         status.update(latest.incomplete if latest and redraws else "")
         if state.ended and requests.has_finished(record):
@@ -104,10 +107,14 @@ def _follow(
     return Exit.JOB_STOPPED
 
 
-def _print_lines(lines: list[bytes]) -> None:
-    if lines:
+def _print_lines(output: list[tuple[int, list[bytes]]], shown: Shown) -> None:
+    """Print what was read of each log: the lines of a worker that has several logs in their order."""
+    if output:
         clear_live_line()
-        sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), lines))
+        by_worker: dict[int, list[tuple[float, bytes]]] = {}
+        for worker, lines in output:
+            by_worker.setdefault(worker, []).extend((time.time(), line) for line in lines)
+        sys.stdout.buffer.writelines(line + b"\n" for line in shown.lines(by_worker))
         sys.stdout.buffer.flush()
 
 
@@ -129,8 +136,8 @@ class SetUpLogs:
         self._present = set(record.logs.glob("*_worker_*.log"))
         self._tails: dict[Path, Tail] = {}
 
-    def read(self, state: State) -> list[bytes]:
-        """Return the lines that are new; the log of an earlier set-up is none of this one."""
+    def read(self, state: State) -> list[tuple[int, list[bytes]]]:
+        """Return the new lines of each log, with its worker; the log of an earlier set-up is none of this one."""
         sets_up = state.state == "setting-up"
         for path in sorted(self._record.logs.glob("*_worker_*.log")) if sets_up else ():
             module, _, worker = path.stem.rpartition("_worker_")
@@ -138,7 +145,7 @@ class SetUpLogs:
             if chosen and path not in self._tails and path.stat().st_mtime >= state.since:
                 tail, after = (self._tail, self._after) if path in self._present else (None, None)
                 self._tails[path] = Tail(path, int(worker), lines=tail, after=after, module=module)
-        lines = [line for tail in self._tails.values() for line in tail.read(flush=not sets_up)]
+        lines = [(tail.worker, new) for tail in self._tails.values() if (new := tail.read(flush=not sets_up))]
         if not sets_up and not lines:
             self._present |= self._tails.keys()
             self._tails.clear()

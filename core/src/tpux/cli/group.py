@@ -29,13 +29,17 @@ class Group(typer.core.TyperGroup):
         """What the entry points of added commands begin with."""
         return f"{self.name}."
 
-    def own_lines(self, limit: int = 80) -> dict[str, str]:
-        """Return the group's own commands, each with its help line.
+    def own_groups(self, limit: int = 80) -> dict[str, dict[str, str]]:
+        """Return the group's own commands under the heads of the help, each with its help line.
 
         Args:
             limit: characters of a line.
         """
-        return {name: command.get_short_help_str(limit) for name, command in self.commands.items()}
+        return {"Commands": {name: command.get_short_help_str(limit) for name, command in self.commands.items()}}
+
+    def own_lines(self) -> dict[str, str]:
+        """Return the group's own commands, each with its help line."""
+        return {name: line for lines in self.own_groups().values() for name, line in lines.items()}
 
     def own_command(self, name: str) -> click.Command | None:
         """Return one of the group's own commands, or None if it has none of that name."""
@@ -130,17 +134,19 @@ class Group(typer.core.TyperGroup):
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing those of plugins."""
+        """List the commands by their groups without importing those of plugins."""
         del ctx
-        from tpux.plugin.entrypoints import added_commands, command_summary
+        from tpux.plugin.entrypoints import added_commands, command_help
 
-        with formatter.section("Commands"):
-            width = max(map(len, self.own_lines()))
-            formatter.write_dl([*self.own_lines(formatter.width - 6 - width).items()])
         added = {name: found for name, found in added_commands(self.prefix).items() if not self.is_own(name)}
-        if added:
-            with formatter.section("Commands of plugins"):
-                formatter.write_dl([(name, command_summary(found)) for name, found in added.items()])
+        width = max(map(len, [*self.own_lines(), *added]))
+        groups = self.own_groups(formatter.width - 6 - width)
+        for name, found in added.items():
+            group, line = command_help(found)
+            groups.setdefault("Commands of plugins" if self.prefix else group or found.dist, {})[name] = line
+        for group, lines in groups.items():
+            with formatter.section(group):
+                formatter.write_dl([(f"{name:<{width}}", line) for name, line in lines.items()])
 
 
 def _command_error(name: str, error: Exception) -> TpuxError:

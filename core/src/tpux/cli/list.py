@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux.cli.common import (
-    MANUAL_RELEASE,
     STATE_COLOURS,
     Json,
     OfName,
     OfState,
+    describe_held,
     describe_progress,
     echo,
     emit,
@@ -28,10 +30,11 @@ from tpux.cli.common import (
     step_duration,
     summary,
 )
-from tpux.console import format_size, paint, printable
+from tpux.console import echo_painted, format_size, paint, printable
 from tpux.durations import format_age
-from tpux.errors import TpuxError
-from tpux.tables import print_table
+from tpux.errors import TpuxError, UsageError
+from tpux.store.open_jobs import is_open
+from tpux.tables import table_lines
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
@@ -46,71 +49,143 @@ _PLUGIN_ERROR = re.compile(
 )
 """What a message of `tpux.plugin.guard` begins with: in a narrow column the hook and the error come first."""
 LAST = 30
-"""Number of ended jobs shown in addition to the active ones."""
+"""Number of closed jobs shown in addition to the open ones."""
+WATCH_EVERY = 2.0
+"""Seconds between two looks at the jobs."""
 COLUMNS = (
-    *("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage"),
-    *("age", "held until", "disk", "progress", "why"),
+    *("id", "name", "state", "for", "tpu", "zone", "workers", "try", "stage", "progress", "held"),
+    *("created", "disk", "why"),
 )
-REQUIRED = {"id", "name", "state"}
-DROPPED_FIRST = ("stage", "workers", "attempt", "zone", "accelerator", "progress")
-LEAST_WIDTHS = {"why": 20, "name": 8}
+REQUIRED = ("id", "name", "state", "for")
+FIELDS = {"tpu": "accelerator", "try": "attempt", "created": "created_at", "for": "since"}
+"""The fields of `summary` whose columns have other heads."""
+DROPPED_FIRST = ("zone", "created", "workers", "stage")
+LEAST_WIDTHS = {"why": 20}
+LAST_WIDTHS = {"why": 8, "name": 12, "try": 0, "held": 0, "progress": 0, "tpu": 0}
 
 
-@app.command(name="list", epilog="Example: tpux list --state failed --name 'lr-*'")
+def _known_columns(text: str | None) -> str | None:
+    for name in text.split(",") if text else ():
+        if name not in COLUMNS:
+            from tpux.plugin.catalog import did_you_mean
+
+            hint = did_you_mean(name, COLUMNS) or f"the columns are {', '.join(COLUMNS)}"
+            raise UsageError(f"--columns: unknown column {name!r}", hint=hint)
+    return text
+
+
+@app.command(
+    name="list", epilog="Example: tpux list --state failed --name 'lr-*'\n\nExample: tpux list -w -c id,state,why"
+)
 def show_jobs(
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Show all jobs, not only the active and the last 30 ended ones.")
+        bool, typer.Option("--all", "-a", help="Show all jobs, not only the open and the last ended ones.")
     ] = False,
     users: Annotated[bool, typer.Option("--all-users", help="Show the jobs of all users of this store.")] = False,
     state: OfState = None,
     name: OfName = None,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many ended jobs are shown, the newest ones.")
+    ] = LAST,
+    columns: Annotated[
+        str | None,
+        typer.Option("-c", "--columns", metavar="LIST", help="These columns: id,state,why", callback=_known_columns),
+    ] = None,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show the table until Ctrl-C, as it changes.")] = False,
     disk: Annotated[bool, typer.Option("--disk", help="Show how much space each job takes on this machine.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the active jobs and the last 30 that have ended."""
+    """Show the jobs that are active or hold machines, and the last 30 of the others."""
     from tpux.store import Store
     from tpux.supervisor import client, orphans
 
     store = Store()
-    jobs = [
-        job
-        for user in (store.users() if users else [store.user])
-        for _, job in readable(store, user)
-        if matches(job, state, name)
-    ]
+    chosen = tuple(columns.split(",")) if columns else None
+    selected = partial(_select, store, store.users() if users else [store.user], state, name, None if all_ else limit)
+    if watch:
+        if json or not sys.stdout.isatty():
+            raise UsageError("--watch needs a terminal and no --json", hint="for scripts: tpux wait, tpux list --json")
+        from tpux.cli.screen import repaint
+
+        repaint(lambda: _table(_rows(store, selected()[0], disk=False), chosen), every=WATCH_EVERY)
+    jobs, older = selected()
     if any(not job.done for job in jobs if job.user == store.user):
         client.ensure_running(store)
     orphans.search_in_background(store, jobs)
-    blocked = client.current_report(store)
-    jobs = [blocked.applied_to(job) for job in jobs]
-    ended = [id(job) for job in jobs if job.ended]
-    old = set() if all_ else {*ended[:-LAST]}
-    shown = [job for job in jobs if id(job) not in old]
-    rows = [{**summary(job), "progress": _progress(store, job)} for job in shown]
-    if disk:
-        _add_disk_usage(store, rows)
-    for row, job in zip(rows, shown, strict=True):
-        row["why"] = f"{row['why']}{'' if json else step_duration(job)}"
+    rows = _rows(store, jobs, disk=disk, durations=not json)
     if json:
         emit(rows)
-    elif shown:
-        print_table(
-            {column: [_cell(column, row) for row in rows] for column in COLUMNS},
-            always=REQUIRED,
-            drop=DROPPED_FIRST,
-            shorten=LEAST_WIDTHS,
-            painters={"state": lambda state: paint(state, STATE_COLOURS[state])},
-        )
-        if len(shown) < len(jobs):
-            typer.echo(f"({len(jobs) - len(shown)} older jobs: tpux list --all)", err=True)
-    elif state or name:
-        say("no matching jobs")
-    else:
-        typer.echo("no jobs yet; create one: tpux run CONFIG", err=True)
-    if not json and (report := orphans.last_report(store)):
+        return
+    for line in _table(rows, chosen) if rows else ():
+        echo_painted(line)
+    _say_what_is_left_out(rows, older, filtered=bool(state or name))
+    if report := orphans.last_report(store):
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         for orphan in report.orphans:
             echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")
+
+
+def _say_what_is_left_out(rows: list[dict[str, JsonValue]], older: int, *, filtered: bool) -> None:
+    if not rows and filtered:
+        say("no matching jobs")
+    elif not rows and not older:
+        typer.echo("no jobs yet; create one: tpux run CONFIG", err=True)
+    if older:
+        typer.echo(f"({older} older jobs: tpux list --all)", err=True)
+
+
+def _select(
+    store: Store, users: Sequence[str], state: str | None, name: str | None, limit: int | None
+) -> tuple[list[State], int]:
+    """Return the jobs to show, oldest first, and how many older ones are left out.
+
+    Without a filter only the open jobs and as many others as are shown are read.
+    """
+    jobs: list[State] = []
+    older = 0
+    for user in users:
+        ids, others = store.ids(user), LAST if limit is None else limit
+        opened = store.open_ids(user)
+        if limit is not None and state is None and name is None:
+            closed = [job for job in ids if job not in opened]
+            left_out = {*closed[: len(closed) - others]}
+            older += len(left_out)
+            ids = [job for job in ids if job not in left_out]
+        found = [job for _, job in readable(store, user, ids) if matches(job, state, name)]
+        closed = [job.id for job in found if not is_open(job)]
+        left_out = set() if limit is None else {*closed[: max(0, len(closed) - others)]}
+        older += len(left_out)
+        jobs += [job for job in found if job.id not in left_out]
+    return jobs, older
+
+
+def _rows(store: Store, jobs: list[State], *, disk: bool, durations: bool = True) -> list[dict[str, JsonValue]]:
+    """Return the fields of jobs that are shown, as JSON data."""
+    from tpux.supervisor import client
+
+    blocked = client.current_report(store)
+    rows = []
+    for job in map(blocked.applied_to, jobs):
+        row = {**summary(job), "progress": _progress(store, job)}
+        row["why"] = f"{row['why']}{step_duration(job) if durations else ''}"
+        if durations:  # for people
+            row["held"] = describe_held(job)
+        rows.append(row)
+    if disk:
+        _add_disk_usage(store, rows)
+    return rows
+
+
+def _table(rows: list[dict[str, JsonValue]], columns: tuple[str, ...] | None) -> Iterator[str]:
+    return table_lines(
+        {column: [_cell(column, row) for row in rows] for column in columns or COLUMNS},
+        columns or REQUIRED,
+        DROPPED_FIRST,
+        {},
+        LEAST_WIDTHS,
+        LAST_WIDTHS,
+        {"state": lambda state: paint(state, STATE_COLOURS[state.strip()])},
+    )
 
 
 def _progress(store: Store, job: State) -> dict[str, JsonValue] | None:
@@ -137,25 +212,16 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
 
 
 def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
-    value = job.get({"age": "created_at", "held until": "held_until"}.get(column, column))
+    value = job.get(FIELDS.get(column, column))
     if column == "progress":
         return describe_progress(value) or "-"
     text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)
-    if column == "age":
+    if column in {"for", "created"}:
         return format_age(time.time() - datetime.fromisoformat(text).timestamp())
-    if column == "held until" and text not in {"-", MANUAL_RELEASE}:
-        at = datetime.fromisoformat(text).timestamp()
-        return "releasing" if at <= time.time() else _clock_time(at)
     if column == "disk" and isinstance(value, int):
         return format_size(value)
     if column == "why":
         text = _PLUGIN_ERROR.sub(r"\3 (\1): ", text)
     return next(iter(text.splitlines()), "-")
-
-
-def _clock_time(at: float) -> str:
-    """Return a time of this machine's time zone, with its date if that is not today's."""
-    time_, now = datetime.fromtimestamp(at), datetime.now()
-    return f"{time_:%H:%M}" if time_.date() == now.date() else f"{time_:%m-%d %H:%M}"

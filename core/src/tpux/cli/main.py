@@ -21,30 +21,42 @@ from tpux.plugin.stdout import keep_stdout
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-# Each command's module and help line, so that `tpux --help` imports no command.
-COMMANDS = {
-    "run": ("run", "Create a job and follow it to its end."),
-    "create": ("create", "Create a job; the supervisor runs it in the background."),
-    "list": ("list", "Show the jobs."),
-    "show": ("show", "Show a job in full."),
-    "logs": ("logs", "Print the output of a job's program or of a setup module."),
-    "wait": ("wait", "Wait until jobs have ended."),
-    "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
-    "cancel": ("stop", "Same as stop."),
-    "resume": ("resume", "Start jobs again from their last checkpoint."),
-    "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
-    "rerun": ("rerun", "Start jobs again from scratch."),
-    "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
-    "clean": ("clean", "Remove the records of jobs that have ended."),
-    "setup": ("setup", "Prepare a job's workers without running the command."),
-    "preflight": ("preflight", "Check a config and what it depends on; create nothing."),
-    "rules": ("rules", "Show which action follows which failure."),
-    "plugins": ("plugins", "Show the installed plugins."),
-    "config": ("config", "Validate and show configs."),
-    "store": ("store", "Say what became of a store that was moved or copied."),
-    "supervisor": ("supervisor", "Show, start or stop the process that runs your jobs."),
-    "completion": ("completion", "Print the completion script of a shell."),
+# The commands by their group in `tpux --help`: the module and the help line of each, so that it imports none.
+GROUPS = {
+    "Run": {
+        "run": ("run", "Create a job and follow it to its end."),
+        "create": ("create", "Create a job; the supervisor runs it in the background."),
+        "wait": ("wait", "Wait until jobs have ended."),
+        "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
+        "resume": ("resume", "Start jobs again from their last checkpoint."),
+        "rerun": ("rerun", "Start jobs again from scratch."),
+        "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
+    },
+    "Watch": {
+        "list": ("list", "Show the jobs."),
+        "show": ("show", "Show a job in full."),
+        "logs": ("logs", "Print the output of a job's program or of a setup module."),
+    },
+    "Workers": {
+        "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
+        "setup": ("setup", "Prepare a job's workers without running the command."),
+    },
+    "Config": {
+        "preflight": ("preflight", "Check a config and what it depends on; create nothing."),
+        "config": ("config", "Validate and show configs."),
+        "rules": ("rules", "Show which action follows which failure."),
+    },
+    "Administration": {
+        "clean": ("clean", "Remove the records of jobs that have ended."),
+        "plugins": ("plugins", "Show the installed plugins."),
+        "store": ("store", "Say what became of a store that was moved or copied."),
+        "supervisor": ("supervisor", "Show, start or stop the process that runs your jobs."),
+        "completion": ("completion", "Print the completion script of a shell."),
+    },
 }
+_ALIASES = {"cancel": ("stop", "Same as stop.")}
+"""Other names of commands, which no list shows."""
+COMMANDS = {name: found for group in (*GROUPS.values(), _ALIASES) for name, found in group.items()}
 
 
 class Commands(Group):
@@ -52,10 +64,10 @@ class Commands(Group):
 
     prefix = ""
 
-    def own_lines(self, limit: int = 80) -> dict[str, str]:
-        """Return core's commands, each with its help line."""
+    def own_groups(self, limit: int = 80) -> dict[str, dict[str, str]]:
+        """Return core's commands by their group, each with its help line."""
         del limit
-        return {name: line for name, (_, line) in COMMANDS.items()}
+        return {group: {name: line for name, (_, line) in commands.items()} for group, commands in GROUPS.items()}
 
     def own_command(self, name: str) -> click.Command:
         """Return a command of core's."""

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure, describe_files, stated_line
 from tpux.api.times import iso, local_time, with_iso_times
+from tpux.cli.attempts import LEGEND, Attempt, bars, find_attempts
 from tpux.cli.common import (
     FAILURE_COLOUR,
     STATE_COLOURS,
-    JobArg,
     Json,
+    MaybeJobArg,
     changed_sources,
     current_hint,
     describe_changed,
+    describe_retry,
     echo,
     emit,
     find_job,
@@ -27,8 +33,8 @@ from tpux.cli.common import (
     step_duration,
     summary,
 )
-from tpux.console import echo_painted, paint
-from tpux.durations import format_age
+from tpux.console import echo_painted, fit, paint, printable
+from tpux.durations import format_age, format_duration
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
 from tpux.plugin.entrypoints import added_commands
@@ -36,6 +42,7 @@ from tpux.plugin.entrypoints import added_commands
 if TYPE_CHECKING:
     from tpux.model.events import Event
     from tpux.model.failures import Failure, Finding
+    from tpux.store.record import Record
     from tpux.store.state import State
 
     Found = Mapping[int, Sequence[Finding]]
@@ -44,11 +51,13 @@ app = new_app()
 
 LAST = 10
 """Number of events shown without `--events`."""
+FOLDED = 3
+"""So many workers that are alike, one after the other, are shown in one line."""
 
 
 @app.command(epilog="Example: tpux show 12")
 def show(
-    job: JobArg,
+    job: MaybeJobArg = None,
     events: Annotated[bool, typer.Option("--events", help=f"Show all events, not only the last {LAST}.")] = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +90,8 @@ def show(
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
         collected = [event for event in happened if isinstance(event, FilesCollected)]
         facts = {"progress": came or None, "run": progress.url or None}
-        _print(state, facts, found, describe_changed(changed, state), collected)
+        _print(record, state, facts, found, describe_changed(changed, state), collected)
+        _print_attempts(find_attempts(happened, time.time()))
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
@@ -123,18 +133,19 @@ def _workers(state: State, found: Found) -> list[dict[str, JsonValue]]:
 
 
 def _print(
-    state: State, progress: Mapping[str, str | None], found: Found, changed: str, collected: list[FilesCollected]
+    record: Record,
+    state: State,
+    progress: Mapping[str, str | None],
+    found: Found,
+    changed: str,
+    collected: list[FilesCollected],
 ) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
         "hint": current_hint(state.hint, state) or None,
-        "accelerator": state.accelerator,
-        "zone": state.zone,
-        "machines": state.machines and state.machines.name,
-        "workers": state.workers,
-        "attempt": state.attempt,
-        "stage": state.stage,
+        "machines": _describe_machines(state),
+        "attempt": f"{state.attempt}" + (f", stage {state.stage}" if state.stage else ""),
         **progress,
         "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
         "release at": state.release_at and local_time(state.release_at),
@@ -149,20 +160,43 @@ def _print(
             echo(f"{'hint:':<13} {current_hint(failure.hint, state)}")
     if changed:
         echo(f"{'changed:':<13} {changed}")
+    elif again := describe_retry(record):
+        echo(f"{'try again:':<13} {again}")
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
     _print_files(state, collected)
     _print_collected(state)
+    _print_workers(state, found)
+
+
+def _print_workers(state: State, found: Found) -> None:
     if workers := _workers(state, found):
         echo("\nworkers:")
-    for worker in workers:
-        unfinished = "running" if worker["index"] in state.run.workers else "idle"
-        code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
-        ending = f"exit code {code}" if worker["ended"] else unfinished
-        colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
-        line = f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {paint(ending, colour)}"
-        measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
-        echo_painted(line + (f"  {paint(measured, None)}" if measured else ""))
+    lines = [_describe_worker(state, worker, found) for worker in workers]
+    for alike, group in groupby(zip(workers, lines, strict=True), key=itemgetter(1)):
+        members = [worker for worker, _ in group]
+        if len(members) >= FOLDED:
+            members = [{"index": f"{members[0]['index']}-{members[-1]['index']}", "address": f"{len(members)} workers"}]
+        for worker in members:
+            echo_painted(f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {alike}")
+
+
+def _describe_worker(state: State, worker: Mapping[str, JsonValue], found: Found) -> str:
+    """Return how a worker's program ended, or that it runs, and what was measured there."""
+    unfinished = "running" if worker["index"] in state.run.workers else "idle"
+    code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
+    ending = f"exit code {code}" if worker["ended"] else unfinished
+    colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
+    measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
+    return paint(ending, colour) + (f"  {paint(measured, None)}" if measured else "")
+
+
+def _describe_machines(state: State) -> str:
+    """Return what a job asks for, where, and what it holds of that."""
+    workers = f"{state.workers} worker{'s' if state.workers != 1 else ''}"
+    return ", ".join(
+        filter(None, [state.machines.name if state.machines else "", state.accelerator, workers, state.zone])
+    )
 
 
 def _describe_state(state: State) -> str:
@@ -210,6 +244,18 @@ def _shown(values: Mapping[str, JsonValue]) -> list[str]:
     """Return the keys of a plugin's answer of `resolve` that concern a user, as it says."""
     shown = values.get("shown", [*values])
     return [str(name) for name in shown] if isinstance(shown, list) else []
+
+
+def _print_attempts(attempts: list[Attempt]) -> None:
+    if not attempts:
+        return
+    earlier = f"  ({len(attempts) - LAST} earlier ones: tpux history)" if len(attempts) > LAST else ""
+    echo(f"\nattempts: {format_duration(sum(one.lasted for one in attempts))}   {LEGEND}{earlier}")
+    rows = [*bars(attempts[-LAST:])]
+    width, room = max(len(bar) for _, bar, _ in rows), shutil.get_terminal_size().columns
+    for number, bar, after in rows:
+        line = f"  {number:>2}  {bar:<{width}}  {printable(after)}"
+        echo(fit(line, room) if sys.stdout.isatty() else line)
 
 
 def _print_events(state: State, events: list[Event], first: int) -> None:

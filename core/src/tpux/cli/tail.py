@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 from tpux.console import worker_prefix
 from tpux.store.output import start_of
 
+LOOK_AHEAD = 50
+"""Lines of a worker in which the line of another one is looked for."""
 FLUSH_AFTER = 10.0
 """Seconds after which an incomplete line is printed without waiting for its newline, where it is not redrawn."""
 READ_SIZE = 1 << 20
@@ -17,7 +24,7 @@ READ_SIZE = 1 << 20
 
 
 class Tail:
-    """Reads one worker's output as it grows, line by line, each with the worker's number.
+    """Reads one worker's output as it grows, line by line.
 
     Args:
         path: the log of the worker.
@@ -29,6 +36,7 @@ class Tail:
         module: whose log it is; "" for the output of the program.
 
     Attributes:
+        worker: the worker's number.
         changed_at: when output was read last (monotonic).
     """
 
@@ -43,7 +51,8 @@ class Tail:
     ) -> None:
         self.path = path
         self.changed_at = 0.0
-        self._prefix = worker_prefix(worker) + (f"{module}: ".encode() if module else b"")
+        self.worker = worker
+        self._module = f"{module}: ".encode() if module else b""
         self._redraws = redraws
         self._offset = start_of(path, lines, after)
         self._at_end = True
@@ -53,10 +62,11 @@ class Tail:
     @property
     def incomplete(self) -> str:
         """The last line, whose newline has not come yet; "" if there is none."""
-        return _last_state(self._prefix + self._rest).decode(errors="replace") if self._rest else ""
+        text = worker_prefix(self.worker) + self._module + _last_state(self._rest)
+        return text.decode(errors="replace") if self._rest else ""
 
     def read(self, *, flush: bool = False) -> list[bytes]:
-        """Return the lines that were completed since the last call.
+        """Return the lines that were completed since the last call, without the worker's number.
 
         Args:
             flush: return an incomplete last line too.
@@ -76,7 +86,7 @@ class Tail:
         if self._rest and ((flush and self._at_end) or waited):
             lines.append(self._rest)
             self._rest = b""
-        return [self._prefix + line for line in lines]
+        return [self._module + line for line in lines]
 
     def _read(self) -> bytes:
         try:
@@ -90,15 +100,74 @@ class Tail:
         return new
 
 
+@dataclass(frozen=True)
+class Shown:
+    """Which lines of output are shown, and how.
+
+    Attributes:
+        pattern: what a line must match; None for all lines.
+        timestamps: each line begins with the time at which it was fetched.
+    """
+
+    pattern: re.Pattern[bytes] | None = None
+    timestamps: bool = False
+
+    def lines(self, streams: Mapping[int, Iterable[tuple[float, bytes]]]) -> Iterator[bytes]:
+        """Yield the lines of workers as they are printed. On a terminal a line that several have is one line.
+
+        Args:
+            streams: the lines of each worker, and when they were fetched.
+        """
+        folds, shown = sys.stdout.isatty(), as_shown()
+        chosen = {
+            worker: ((at, shown(line)) for at, line in lines if self._matches(line))
+            for worker, lines in streams.items()
+        }
+        ordered = _fold(chosen) if folds else (([w], *line) for w, lines in chosen.items() for line in lines)
+        for workers, at, line in ordered:
+            stamp = f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S} ".encode() if self.timestamps else b""
+            yield worker_prefix(*workers) + stamp + line
+
+    def _matches(self, line: bytes) -> bool:
+        return self.pattern is None or self.pattern.search(line) is not None
+
+
+def _fold(streams: Mapping[int, Iterator[tuple[float, bytes]]]) -> Iterator[tuple[list[int], float, bytes]]:
+    """Yield each line with the workers that have printed it, in an order that is that of each worker."""
+    heads: dict[int, deque[tuple[float, bytes]]] = {}
+    for worker, lines in streams.items():
+        if ahead := deque(islice(lines, LOOK_AHEAD)):
+            heads[worker] = ahead
+
+    def take(worker: int) -> tuple[float, bytes]:
+        ahead = heads[worker]
+        first = ahead.popleft()
+        ahead.extend(islice(streams[worker], 1))
+        if not ahead:
+            del heads[worker]
+        return first
+
+    while heads:
+        counts = Counter(ahead[0][1] for ahead in heads.values())
+        text, members, at = max(counts, key=counts.__getitem__), [], 0.0
+        for worker, ahead in [*heads.items()]:
+            if not any(line == text for _, line in ahead):
+                continue
+            while ahead[0][1] != text:
+                yield [worker], *take(worker)
+            at, _ = take(worker)
+            members.append(worker)
+        yield members, at, text
+
+
 def as_shown() -> Callable[[bytes], bytes]:
-    """Return what prefixed lines of output pass through: a terminal shows only a progress bar's last state."""
+    """Return what lines of output pass through: a terminal shows only a progress bar's last state."""
     return _last_state if sys.stdout.isatty() else bytes
 
 
 def _last_state(line: bytes) -> bytes:
     """Return a line without what a carriage return has overwritten (the prefix among it, if it were printed)."""
-    prefix, _, text = line.partition(b" ")
-    return prefix + b" " + text[_start_of_last_state(text) :].rstrip(b"\r")
+    return line[_start_of_last_state(line) :].rstrip(b"\r")
 
 
 def _start_of_last_state(text: bytes) -> int:

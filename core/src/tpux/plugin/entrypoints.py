@@ -203,8 +203,10 @@ def load_command(found: InstalledPlugin) -> typer.Typer:
     return app
 
 
-def command_summary(found: InstalledPlugin) -> str:
-    """Return what a command does, from the docstring of its module, which begins with "`tpux NAME`: ".
+def command_help(found: InstalledPlugin) -> tuple[str, str]:
+    """Return what a command does, from the docstring of its module, such as "`tpux NAME` (Watch): show the names".
+
+    In parentheses is the group of `tpux --help` that has the command.
 
     Imports nothing: `tpux --help` shows the commands of all plugins.
 
@@ -212,7 +214,8 @@ def command_summary(found: InstalledPlugin) -> str:
         found: the command.
 
     Returns:
-        The sentence, or where to read more if the docstring has none, or cannot be read.
+        The group, "" if it names none; and the sentence, or where to read more if the docstring has none, or cannot
+        be read.
     """
     otherwise = f"see: tpux {found.typed} --help"
     package, *modules = re.split("[:]", found.value)[0].strip().split(".")
@@ -225,9 +228,10 @@ def command_summary(found: InstalledPlugin) -> str:
         source = next(path for path in paths if path.is_file()).read_text()
         line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
     except (ImportError, OSError, StopIteration, SyntaxError, ValueError):
-        return otherwise
-    text = line.removeprefix(f"`tpux {found.typed}`: ")
-    return f"{text[:1].upper()}{text[1:]}" if text != line else otherwise
+        return "", otherwise
+    if (said := re.match(rf"`tpux {found.typed}`(?: \((\w[\w ]*)\))?: (.+)", line)) is None:
+        return "", otherwise
+    return said[1] or "", said[2][0].upper() + said[2][1:]
 
 
 def unmet_requirements(dist: str) -> list[str]:

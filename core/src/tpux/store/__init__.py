@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.errors import NoSuchJobError, TpuxError, UsageError
-from tpux.store import files, identity, ids, locks
+from tpux.store import files, identity, ids, locks, open_jobs
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 
@@ -116,16 +116,19 @@ class Store:
         # Strings, since joining paths takes as long as reading a job.
         return Record(f"{self.jobs}/{user}/{job}", Lock(f"{self._locks}/{user}-{job}"))
 
-    def find(self, job: str, *, note: Callable[[str], None] | None = None) -> Record:
-        """Return one of the user's own jobs by its id, with or without leading zeros, or by its name.
+    def find(self, job: str, *, note: Callable[[str], None] | None = None, guess: bool = True) -> Record:
+        """Return one of the user's own jobs by its id, with or without leading zeros, by its name, or `-`.
 
         Args:
-            job: the id or the name.
-            note: called with a message if several jobs have that name; then the active one is meant, else the newest.
+            job: the id or the name; `-` is the job that was created last.
+            note: called with which job is meant by `-`, or by a name that several have: the newest active one.
+            guess: if none of several is active, the newest one is meant.
 
         Raises:
-            UsageError: it does not exist, or belongs to another user; without `note`: several jobs have that name.
+            UsageError: it does not exist, or belongs to another user; several have that name, and none is meant.
         """
+        if job == "-":
+            return self._last(note)
         is_id = job.isascii() and job.isdigit() and len(job) <= ids.LONGEST
         name = ids.normalize(job) if is_id else job
         record = self.record(name)
@@ -136,7 +139,7 @@ class Store:
             if len(named) == 1:
                 return named[0]
             choices = ", ".join(f"{int(record.id)} ({record.state.state})" for record in named)
-            if note is None:
+            if note is None or not (guess or any(not record.state.ended for record in named)):
                 raise UsageError(f"{len(named)} jobs are called {job}", hint=f"give one of their ids: {choices}")
             chosen = max(named, key=lambda record: (not record.state.ended, int(record.id)))
             note(f"{len(named)} jobs are called {job}: {choices}; using job {int(chosen.id)}")
@@ -150,6 +153,14 @@ class Store:
         if not is_id:
             hint += "; the commands for machines without a job are exec, ssh, cp, diagnose and solve"
         raise NoSuchJobError(f"there is no job {job}", hint=hint)
+
+    def _last(self, note: Callable[[str], None] | None) -> Record:
+        if not (ids := self.ids()):
+            raise NoSuchJobError("there is no job yet", hint="create one: tpux run CONFIG")
+        record = self.record(ids[-1])
+        if note is not None:
+            note(f"- is job {int(record.id)} ({record.refresh().name})")
+        return record
 
     def users(self) -> list[str]:
         """Return the users who have jobs in this store."""
@@ -169,6 +180,18 @@ class Store:
     def records(self, user: str | None = None) -> Iterator[Record]:
         """Yield the records of a user's jobs, oldest first."""
         return (self.record(job, user) for job in self.ids(user))
+
+    def open_ids(self, user: str | None = None) -> set[str]:
+        """Return the ids of a user's open jobs, and perhaps of some others. The first call reads all jobs."""
+        directory = f"{self.shared}/open/{user or self.user}"
+        with suppress(OSError):
+            if open_jobs.COMPLETE in (found := {*os.listdir(directory)}):  # noqa: PTH208  (as in `ids`)
+                return found
+        found = {record.id for record in self.records(user) if not _is_closed(record)}
+        with suppress(OSError):  # those of another user
+            for job in [*found, open_jobs.COMPLETE]:
+                open_jobs.mark(f"{directory}/{job}")
+        return found
 
     def create(self, build: Callable[[str], tuple[Files, Created]], *, at: float) -> Record:
         """Create the next job: its directory appears complete, with its first event, or not at all.
@@ -236,6 +259,7 @@ class Store:
         trash = record.directory.with_name(f".deleted-{record.directory.name}")
         with suppress(FileNotFoundError):  # an earlier try has renamed it, and yet has reported an error
             record.directory.rename(trash)
+        open_jobs.unmark(open_jobs.mark_of(str(record.directory)))
         shutil.rmtree(trash, ignore_errors=True)
 
     def add_unreleased(self, job: str, machines: str) -> None:
@@ -270,4 +294,10 @@ class Store:
 def _has_name(record: Record, name: str) -> bool:
     with suppress(TpuxError):  # one that cannot be read can still be named by its id
         return record.refresh().name == name
+    return False
+
+
+def _is_closed(record: Record) -> bool:
+    with suppress(TpuxError):  # whoever reads it reports that
+        return not open_jobs.is_open(record.refresh())
     return False

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tpux.errors import TpuxError
 from tpux.model import json
 from tpux.model.json import JsonValue
-from tpux.store import events, files
+from tpux.store import events, files, open_jobs
 from tpux.store.files import JsonFile
 from tpux.store.locks import Lock
 from tpux.store.state import State
@@ -202,7 +202,8 @@ class Record:
             return False
         events.truncate_torn_line(self.events_path)
         self._state = None
-        self.refresh()
+        if open_jobs.is_open(self.refresh()):
+            open_jobs.mark(open_jobs.mark_of(self._directory))  # that of an older tpux is missing
         return True
 
     def write(self, event: Event, at: float) -> Event:
@@ -225,6 +226,10 @@ class Record:
         event = replace(event, at=at)
         state = apply_event(self._state, event)
         event = replace(event, attempt=state.attempt, stage=state.stage)
+        opened = open_jobs.is_open(state)
+        changes = opened != (self._state is not None and open_jobs.is_open(self._state))
+        if changes and opened:
+            open_jobs.mark(open_jobs.mark_of(self._directory))
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
         data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": json.dump(state)}
@@ -232,6 +237,8 @@ class Record:
             files.write_atomic(self.directory / "state.json", files.dump(data), durable=False)
         except OSError:  # only a cache of the events: the next reader applies those that are missing in it
             _log.warning("cannot write the snapshot of %s", self.directory, exc_info=True)
+        if changes and not opened:
+            open_jobs.unmark(open_jobs.mark_of(self._directory))
         return event
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:

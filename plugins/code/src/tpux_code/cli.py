@@ -1,4 +1,4 @@
-"""`tpux sync`: send a new snapshot of a job's code to its workers."""
+"""`tpux sync` (Workers): send a new snapshot of a job's code to its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux tpu`: list, create, change and delete TPUs by name."""
+"""`tpux tpu` (Administration): list, create, change and delete TPUs by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux history`: show what happened to your jobs, and how time was spent."""
+"""`tpux history` (Watch): show what happened to your jobs, and how time was spent."""
 
 from __future__ import annotations
 

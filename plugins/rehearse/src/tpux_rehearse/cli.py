@@ -1,4 +1,4 @@
-"""`tpux rehearse`: preempt a job here; report whether it resumed."""
+"""`tpux rehearse` (Administration): preempt a job here; report whether it resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux cp`: copy files and directories to or from a job's workers."""
+"""`tpux cp` (Workers): copy files and directories to or from a job's workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux exec`: run a command on a job's workers in parallel."""
+"""`tpux exec` (Workers): run a command on a job's workers in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux check`: check whether a job's workers are ready."""
+"""`tpux check` (Workers): check whether a job's workers are ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux diagnose`: examine a job and its workers; name the remedy of each problem."""
+"""`tpux diagnose` (Workers): examine a job and its workers; name the remedy of each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux solve`: run the solvers on a job's workers."""
+"""`tpux solve` (Workers): run the solvers on a job's workers."""
 
 from __future__ import annotations
 

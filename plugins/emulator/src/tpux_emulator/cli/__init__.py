@@ -1,4 +1,4 @@
-"""`tpux emulator`: start, stop and inspect an emulator, and inject faults."""
+"""`tpux emulator` (Administration): start, stop and inspect an emulator, and inject faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpux ssh`: log in to a worker of a job with the system's OpenSSH."""
+"""`tpux ssh` (Workers): log in to a worker of a job with the system's OpenSSH."""
 
 from __future__ import annotations
 

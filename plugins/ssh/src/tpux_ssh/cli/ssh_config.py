@@ -1,4 +1,4 @@
-"""`tpux ssh-config`: print OpenSSH Host blocks for ssh, rsync, scp and editors."""
+"""`tpux ssh-config` (Workers): print OpenSSH Host blocks for ssh, rsync, scp and editors."""
 
 from __future__ import annotations
 

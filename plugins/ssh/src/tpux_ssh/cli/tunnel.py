@@ -1,4 +1,4 @@
-"""`tpux tunnel`: forward ports of this machine to workers of a job."""
+"""`tpux tunnel` (Workers): forward ports of this machine to workers of a job."""
 
 from __future__ import annotations
 
