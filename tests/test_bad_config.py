@@ -150,7 +150,7 @@ def test_a_current_directory_that_was_deleted(tpux):
     script = 'mkdir gone; cd gone; rmdir ../gone; tpux "$@"'
     config, hint = str(tpux.work / tpux.config(SUCCEEDS)), "the current directory no longer exists\n  hint: change"
     shell(tpux, script, "create", config)
-    assert f"code.dir: .: {hint}" in shell(tpux, script, "create", config, "code=.", code=2)
+    assert f"code.dir: .: {hint}" in shell(tpux, script, "create", config, "code.=.", code=2)
     tpux.env["TPUX_HOME"] = "here"
     assert f"error: {hint}" in shell(tpux, script, "list", code=1)
 

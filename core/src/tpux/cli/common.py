@@ -54,7 +54,10 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmat
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and do nothing.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the config, such as tpu.accelerator=v4-16."),
+    typer.Argument(
+        metavar="[KEY=VALUE]... [-- WORD...]",
+        help="Arguments of the program, such as lr=0.1, and overrides of the config, such as tpu.accelerator=v4-16.",
+    ),
 ]
 OfState = Annotated[
     str | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import Group, Json, Overrides, echo, emit, new_app, say
+from tpux.cli.program_words import ProgramWords
 from tpux.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _group() -> None:
     """Validate and show configs."""
 
 
-@app.command(epilog="Example: tpux config check train.yaml")
+@app.command(cls=ProgramWords, epilog="Example: tpux config check train.yaml")
 def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
     """Validate a config and report every error; creates nothing."""
     try:
@@ -47,7 +48,7 @@ def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
     echo(f"ok  environment: {loaded.environment or 'none, the command runs directly'}")
 
 
-@app.command(epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
+@app.command(cls=ProgramWords, epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
 def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
     """Print a config with all ${...} substituted and secrets masked."""
     loaded = _load(file, overrides)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tpux.cli.common import OfName, OfState, new_app
+from tpux.cli.program_words import ProgramWords
 from tpux.cli.restart_request import ChangedConfig, RestartArgs, Sync, request_restart
 
 app = new_app()
 
 
-@app.command(epilog="Example: tpux rerun --state failed --name 'lr-*'")
+@app.command(cls=ProgramWords, epilog="Example: tpux rerun --state failed --name 'lr-*'")
 def rerun(
     jobs: RestartArgs = None,
     state: OfState = None,

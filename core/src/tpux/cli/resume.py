@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from tpux.cli.common import OfName, OfState, new_app
+from tpux.cli.program_words import ProgramWords
 from tpux.cli.restart_request import ChangedConfig, RestartArgs, Sync, request_restart
 
 app = new_app()
 
 
-@app.command(epilog="Example: tpux resume 12   or: tpux resume 12 --config fixed.yaml command.grace_period=1m")
+@app.command(
+    cls=ProgramWords, epilog="Example: tpux resume 12   or: tpux resume 12 --config fixed.yaml command.grace_period=1m"
+)
 def resume(
     jobs: RestartArgs = None,
     state: OfState = None,

@@ -27,6 +27,7 @@ from tpux.cli.common import (
     step_duration,
     summary,
 )
+from tpux.config.arguments import describe_arguments
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
@@ -75,12 +76,22 @@ def show(
     if json:
         fields = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
         names: list[JsonValue] = [*changed.names] if changed else []
-        emit({**_to_json(state, happened, found), "progress": fields, "resolved": resolved, "changed_sources": names})
+        args: JsonValue = {key: record.stored_section("command").get(key) for key in ("args", "argv")}
+        emit(
+            {
+                **_to_json(state, happened, found),
+                "arguments": args,
+                "progress": fields,
+                "resolved": resolved,
+                "changed_sources": names,
+            }
+        )
     else:
         came = str(progress)
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
         collected = [event for event in happened if isinstance(event, FilesCollected)]
-        facts = {"progress": came or None, "run": progress.url or None}
+        given = describe_arguments(record.stored_section("command"))
+        facts = {"arguments": given or None, "progress": came or None, "run": progress.url or None}
         _print(state, facts, found, describe_changed(changed, state), collected)
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))

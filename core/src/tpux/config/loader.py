@@ -70,11 +70,11 @@ def load(
             problems.append(Problem(source.location(0), "the config is empty", _EXAMPLE))
         raise ConfigError(problems)
     written = as_sections(root)
-    root = override(written, overrides, plugins, problems)
+    root, taken = override(written, overrides, plugins, problems, warnings)
     document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
     home = stored.home if stored else env.user_home()
-    loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings)
+    loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings, taken)
     loaded.sources = {**stored.sources} if stored else {}
     _Sections(loaded, environ, stored).validate()
     check_sections(loaded, is_stored=stored is not None)

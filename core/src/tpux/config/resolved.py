@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from tpux import env
+from tpux.config.arguments import as_written
 from tpux.config.document import Document, KeyPath, Node, Placeholder, Span, node_at, placeholders, to_json
 from tpux.config.models import OtherTpuSection, drop_unset, model_of, tpu_model
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
@@ -41,12 +42,13 @@ class Loaded:
     Attributes:
         path: its file.
         text: the content of the file, comments included.
-        overrides: the `section.key=value` arguments that override it.
+        overrides: the arguments that override it, and those of the program.
         document: its content with positions, all references resolved.
         plugins: the plugins that define its sections.
         home: what `~` in a path on this machine stands for.
         problems: the errors found so far.
         warnings: what may be a mistake.
+        taken: the arguments that are the program's.
         sections: the validated sections: core's seven, and those of `plugins_with_section`. `${job.id}` is 000000 in
             them.
         invalid: the names of the sections with errors.
@@ -69,6 +71,7 @@ class Loaded:
     home: Path
     problems: list[Problem]
     warnings: list[Problem]
+    taken: tuple[str, ...] = ()
     sections: dict[str, Section] = field(default_factory=dict, repr=False)  # they contain the secrets
     invalid: set[str] = field(default_factory=set)
     named_at: dict[str, Span] = field(default_factory=dict, repr=False)
@@ -225,6 +228,7 @@ def section_data(
         literal: converts all other strings, in other sections.
     """
     if name == "command":
+        node = as_written(node)
         return to_json(node, lambda each: variables[each.name] if each.kind == "job" else shell_variable(each.name))
 
     def substitute(each: Placeholder) -> str:

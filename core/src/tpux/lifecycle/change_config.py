@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 from tpux import config
 from tpux.clock import SystemClock
+from tpux.config.arguments import joined
 from tpux.errors import ConfigError, TpuxError, UsageError
 from tpux.lifecycle.decision import release_time
-from tpux.lifecycle.new_config import config_files, preflight, report_findings
+from tpux.lifecycle.new_config import config_files, preflight, report_arguments, report_findings
 from tpux.lifecycle.open import (
     InvalidStoredConfigError,
     differences_of_machines,
@@ -77,6 +78,7 @@ def change_config(
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
+    report_arguments(loaded, overrides, warn=warn)
     former = _open_former(store, record, plugins, environ, required=state.requested)
     job = replace(former.job, resolved={**former.job.resolved, **record.updates()}) if former else None
     draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested, sync=sync)
@@ -115,7 +117,7 @@ def _load_stored(
     copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
     text = (record.config_directory / "config.yaml").read_text()
     stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])))
-    given = [*cast("list[str]", data["overrides"]), *overrides]
+    given = joined(cast("list[str]", data["overrides"]), overrides)
     return config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
 
 

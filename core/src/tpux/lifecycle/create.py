@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
-from tpux.lifecycle.new_config import config_files, preflight, report_findings
+from tpux.lifecycle.new_config import config_files, preflight, report_arguments, report_findings
 from tpux.lifecycle.open import draft_job
 from tpux.lifecycle.transfer import open_giver, require_same_machines
 from tpux.model.events import Created
@@ -54,6 +54,7 @@ def create_job(
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
+    report_arguments(loaded, overrides, warn=warn)
     giver = open_giver(store, on, plugins) if on else None
     draft = draft_job(store, loaded, plugins, taken_over=giver.job if giver else None)
     if giver:

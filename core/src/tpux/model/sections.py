@@ -345,6 +345,14 @@ class CommandSection(Section):
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
     """The shell script to run on each selected worker (`run` is an alias)."""
+    args: dict[Annotated[str, Field(pattern=r"^[^\s=-][^\s=]*$")], object] = Field(default_factory=dict)
+    """Arguments of the program by name, such as lr: 3e-4, which key=value on the command line changes.
+
+    They are appended to a script that is one command; any other has ${args} where they belong."""
+    args_style: Literal["--{key}={value}", "--{key} {value}", "{key}={value}", "json"] = "--{key}={value}"
+    """The form in which the program gets them; json is a file, whose path is in TPUX_ARGS_FILE."""
+    argv: list[str] = Field(default_factory=list)
+    """Further words for the program, after those of args, as they are: what follows -- on the command line."""
     env: dict[str, Annotated[str, BeforeValidator(_variable_value)]] = Field(default_factory=dict)
     """Environment variables of the program, in addition to those of tpux."""
     workers: WorkerNumber | list[WorkerNumber] | Literal["all"] = "all"
@@ -379,6 +387,11 @@ class CommandSection(Section):
     stage_args: str | None = None
     """Arguments of the script once the job has been resumed, such as --stage=${job.stage}: appended after resume_args,
     or in the place of ${stage_args}; also in $TPUX_RESUME_ARGS."""
+
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the arguments of the program."""
+        hint = "give it to the program in command.env"
+        return {"args": hint, "argv": hint}
 
     @field_validator("env")
     @classmethod

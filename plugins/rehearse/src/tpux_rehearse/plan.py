@@ -9,7 +9,7 @@ from tpux import JsonValue
 
 MODULES_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select in a config without `setup.modules`; the environment follows."""
-LOCAL = "local="
+LOCAL = "local.="
 """The override of the section that preempts local workers."""
 OF_WORKERS = frozenset({"ssh", "code"})
 """Modules that change nothing outside of the worker's home directory."""
