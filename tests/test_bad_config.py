@@ -174,7 +174,7 @@ def test_two_environments_are_an_error(runner):
 
 def test_an_error_in_an_override_names_the_argument(tpux):
     config = tpux.config(SUCCEEDS)
-    for argument in ("nosection.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
+    for argument in ("jbo.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
         assert f"argument '{argument}'" in tpux("run", config, argument, code=2).stderr
     tpux("run", config, "job.name=VALUE=with=signs", "command.cmd=echo $TPUX_WORKER")
     assert tpux.json("list")[0]["name"] == "VALUE=with=signs"

@@ -86,13 +86,15 @@ def test_a_script_that_would_not_get_them_is_an_error(tpux):
 def test_which_words_are_the_config_s(tpux):
     config = tpux.config(CONFIG)
     said = tpux("config", "check", config, "code=.").stderr
-    assert "warning: argument 'code=.': code=... is an argument of the program, not the section 'code'" in said
+    assert (
+        "warning: argument 'code=.': code=... is an argument of the program, and changes nothing of the config" in said
+    )
     assert "the section is code.=..., a key of it code.KEY=" in said
     for typo in ("tp.zone=a", "comand.cmd=x", "jbo.name=x", "tpux.zone=a"):
         assert f"unknown section '{typo.partition('.')[0]}'" in tpux("config", "check", config, typo, code=2).stderr
     tpux("config", "check", config, "optimizer.lr=1", "model/layers=2", "+trainer.x=1", "~x=1")
     assert "section.key=value or key=value" in tpux("config", "check", config, "word", code=2).stderr
-    assert "missing argument CONFIG" in tpux("create", "--", "x", code=2).stderr
+    assert "x: file not found" in tpux("create", "--", "x", code=2).stderr
 
 
 def test_a_secret_is_refused(tpux):

@@ -66,6 +66,8 @@ def config_of(config: Path | None, option: Path | None, overrides: list[str] | N
         if config is not None:
             words.insert(0, str(config))  # after --config, every argument is an override
         return option, words
-    if config is None or str(config) == SEPARATOR:
+    if str(config) == SEPARATOR:  # before a file whose name begins with a dash
+        config, words = Path(words[0]) if words else None, words[1:]
+    if config is None:
         raise UsageError("missing argument CONFIG", hint="tpux run train.yaml")
     return config, words

@@ -9,7 +9,7 @@ from tpux.cli.restart_request import ChangedConfig, RestartArgs, Sync, request_r
 app = new_app()
 
 
-@app.command(cls=ProgramWords, epilog="Example: tpux rerun --state failed --name 'lr-*'")
+@app.command(cls=ProgramWords, epilog="Example: tpux rerun 12 lr=0.01   or: tpux rerun --state failed --name 'lr-*'")
 def rerun(
     jobs: RestartArgs = None,
     state: OfState = None,

@@ -76,6 +76,7 @@ def request_restart(
     from tpux.store import Store, hooks
 
     store = Store()
+    words = words[1:] if words[:1] == [SEPARATOR] else words
     before = words[: words.index(SEPARATOR)] if SEPARATOR in words else words
     ids, overrides = [word for word in before if "=" not in word], [word for word in before if "=" in word]
     if overrides and overrides[0] == words[0] and _is_job(store, words[0]):  # whose config is lr=0.1.yaml, say

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 
-@app.command(cls=ProgramWords, epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 'command.workers=[0,1]'")
+@app.command(cls=ProgramWords, epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 lr=3e-4 -- --verbose")
 def run(
     config: Config = None,
     overrides: Overrides = None,

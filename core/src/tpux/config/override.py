@@ -25,8 +25,13 @@ from tpux.config.yaml import parse
 from tpux.errors import Problem, TpuxError
 from tpux.model.sections import keys_of
 from tpux.plugin.manager import Plugins
+from tpux.plugin.synonyms import key_hint
 
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")
+
+
+_OF_MACHINES = {"tpu": ("accelerator", "zone", "pricing")}
+"""Keys that cost money where they are meant for the config, and go to the program."""
 
 
 class _OverrideError(Exception):
@@ -58,11 +63,13 @@ def override(
         path = re.findall(r"[^.\[\]]+", key)
         if equals and (place := path_of(key, root, {*sections, *root.entries})):
             taken.append(argument)
-            if key in sections:
-                message = f"{key}=... is an argument of the program, not the section {key!r} of the config"
-                warnings.append(
-                    Problem(source.location(0), message, f"the section is {key}.=..., a key of it {key}.KEY=")
-                )
+            if (
+                hint := f"the section is {key}.=..., a key of it {key}.KEY="
+                if key in sections
+                else key_hint(path, _OF_MACHINES)
+            ):
+                message = f"{key}=... is an argument of the program, and changes nothing of the config"
+                warnings.append(Problem(source.location(0), message, hint))
             root = as_sections(_set_node(root, place, value_of(source), problems))
         elif not equals or not _KEY.fullmatch(key.removesuffix(".")):
             hint = "for example tpu.accelerator=v4-16, or lr=0.1 for the program"
