@@ -37,6 +37,7 @@ class JobInfo:
         updated_at: when its last event was written.
         directory: the job's directory on this machine.
         output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
+        tags: the words that select it, such as with `tpux list --tag`. Since 0.1.
     """
 
     id: str
@@ -58,6 +59,7 @@ class JobInfo:
     updated_at: float
     directory: Path
     output_dir: str
+    tags: tuple[str, ...] = ()
 
 
 def info_of(record: Record, report: Report | None = None) -> JobInfo:
@@ -67,6 +69,8 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         record: the job on disk.
         report: what the supervisor says about itself, which may know better what the job waits for; None if unknown.
     """
+    from tpux.store.tags import load as load_tags
+
     state: State = record.refresh() if report is None else report.applied_to(record.refresh())
     return JobInfo(
         id=state.id,
@@ -88,4 +92,5 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         updated_at=state.updated_at,
         directory=record.directory,
         output_dir=state.run.output_dir,
+        tags=load_tags(record.directory),
     )

@@ -69,6 +69,9 @@ OfState = Annotated[
     ),
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Only jobs with a matching name, such as 'lr-*'.")]
+OfTag = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only jobs with this tag; of several, only jobs with all of them.")
+]
 
 
 FAILURE_COLOUR = "red"
@@ -229,7 +232,13 @@ def find_job(store: Store, job: str) -> Record:
 
 
 def select_jobs(
-    store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None, guess: bool = False
+    store: Store,
+    ids: Sequence[str],
+    *,
+    state: str | None = None,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
+    guess: bool = False,
 ) -> list[Record]:
     """Return the jobs that a command acts on.
 
@@ -238,19 +247,21 @@ def select_jobs(
         ids: ids or names of jobs.
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
+        tags: instead of ids, the tags that the jobs must have.
         guess: let a name that several jobs share mean the active one, else the newest (see `find_job`).
 
     Raises:
         UsageError: no selection was given, two kinds were, or a named job does not exist, or several have that name.
     """
-    if ids and (state or name):
-        raise UsageError("give job ids, or --state and --name, not both")
+    if ids and (state or name or tags):
+        raise UsageError("give job ids, or --state, --name and --tag, not both")
     if ids:
         found = [find_job(store, job) if guess else store.find(job) for job in ids]
         return list({record.directory: record for record in found}.values())
-    if not state and not name:
-        raise UsageError("no job selected", hint="give ids, --state or --name; `tpux list` shows your jobs")
-    if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
+    if not state and not name and not tags:
+        raise UsageError("no job selected", hint="give ids, --state, --name or --tag; `tpux list` shows your jobs")
+    found = [record for record, job in readable(store) if matches(job, state, name)]
+    if not (records := [record for record in found if has_tags(record, tags)]):
         say("no matching jobs")
     return records
 
@@ -273,3 +284,10 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(job.name, name)
+
+
+def has_tags(record: Record, tags: Sequence[str] | None) -> bool:
+    """Return True if the job has all of these tags."""
+    from tpux.store.tags import load
+
+    return not tags or {*tags} <= {*load(record.directory)}

@@ -16,9 +16,11 @@ from tpux.cli.common import (
     Json,
     OfName,
     OfState,
+    OfTag,
     describe_progress,
     echo,
     emit,
+    has_tags,
     iso,
     matches,
     new_app,
@@ -64,6 +66,7 @@ def show_jobs(
     users: Annotated[bool, typer.Option("--all-users", help="Show the jobs of all users of this store.")] = False,
     state: OfState = None,
     name: OfName = None,
+    tag: OfTag = None,
     disk: Annotated[bool, typer.Option("--disk", help="Show how much space each job takes on this machine.")] = False,
     json: Json = False,
 ) -> None:
@@ -75,8 +78,8 @@ def show_jobs(
     jobs = [
         job
         for user in (store.users() if users else [store.user])
-        for _, job in readable(store, user)
-        if matches(job, state, name)
+        for record, job in readable(store, user)
+        if matches(job, state, name) and has_tags(record, tag)
     ]
     if any(not job.done for job in jobs if job.user == store.user):
         client.ensure_running(store)
@@ -86,7 +89,7 @@ def show_jobs(
     ended = [id(job) for job in jobs if job.ended]
     old = set() if all_ else {*ended[:-LAST]}
     shown = [job for job in jobs if id(job) not in old]
-    rows = [{**summary(job), "progress": _progress(store, job)} for job in shown]
+    rows = [{**summary(job), "progress": _progress(store, job), "tags": _tags(store, job)} for job in shown]
     if disk:
         _add_disk_usage(store, rows)
     for row, job in zip(rows, shown, strict=True):
@@ -103,7 +106,7 @@ def show_jobs(
         )
         if len(shown) < len(jobs):
             typer.echo(f"({len(jobs) - len(shown)} older jobs: tpux list --all)", err=True)
-    elif state or name:
+    elif state or name or tag:
         say("no matching jobs")
     else:
         typer.echo("no jobs yet; create one: tpux run CONFIG", err=True)
@@ -119,6 +122,12 @@ def _progress(store: Store, job: State) -> dict[str, JsonValue] | None:
 
     found, at = progress.load(store.record(job.id, job.user).directory, job)
     return {**found.to_json(), "at": None if at is None else iso(at)} if found else None
+
+
+def _tags(store: Store, job: State) -> list[JsonValue]:
+    from tpux.store.tags import load
+
+    return [*load(store.record(job.id, job.user).directory)]
 
 
 def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
     "rerun": ("rerun", "Start jobs again from scratch."),
     "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
+    "tag": ("tag", "Change the tags of jobs."),
     "clean": ("clean", "Remove the records of jobs that have ended."),
     "setup": ("setup", "Prepare a job's workers without running the command."),
     "preflight": ("preflight", "Check a config and what it depends on; create nothing."),

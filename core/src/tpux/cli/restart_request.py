@@ -54,6 +54,7 @@ def request_restart(
     skip_setup: bool = False,
     sync: bool = False,
     configs: Mapping[str, str] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> None:
     """Request that jobs start again, and make sure that a supervisor is running.
 
@@ -67,6 +68,7 @@ def request_restart(
         sync: take the code, and the files that the configs name, from their sources.
         configs: the directories of changed configs that are stored already, by the job's id, whatever has changed at
             its source having been reported.
+        tags: instead of ids, the tags that the jobs must have.
 
     Raises:
         UsageError: a job is still running, or has nothing to resume.
@@ -83,7 +85,7 @@ def request_restart(
         ids.insert(0, overrides.pop(0))
     overrides += words[len(before) :]
     changed = config is not None or bool(overrides)
-    records = select_jobs(store, ids, state=state, name=name, guess=action == "resume" and not changed)
+    records = select_jobs(store, ids, state=state, name=name, tags=tags, guess=action == "resume" and not changed)
     if changed and len(records) != 1:
         raise UsageError(
             f"a changed config is for one job, not for {len(records)}", hint=f"tpux {action} 12 --config C"

@@ -33,6 +33,7 @@ from tpux.durations import format_age
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
 from tpux.plugin.entrypoints import added_commands
+from tpux.store.tags import load as load_tags
 
 if TYPE_CHECKING:
     from tpux.model.events import Event
@@ -91,7 +92,12 @@ def show(
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
         collected = [event for event in happened if isinstance(event, FilesCollected)]
         given = describe_arguments(record.stored_section("command"))
-        facts = {"arguments": given or None, "progress": came or None, "run": progress.url or None}
+        facts = {
+            "tags": ", ".join(load_tags(record.directory)) or None,
+            "arguments": given or None,
+            "progress": came or None,
+            "run": progress.url or None,
+        }
         _print(state, facts, found, describe_changed(changed, state), collected)
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))

@@ -25,6 +25,7 @@ from tpux.lifecycle.open import (
 )
 from tpux.lifecycle.sources import ChangedSources, compare_sources, sources_of
 from tpux.lifecycle.turn import Next, Turn
+from tpux.lifecycle.waits_for_jobs import require_other_jobs
 from tpux.model import events
 from tpux.model.failures import Failure
 from tpux.plugin.manager import Plugins
@@ -86,6 +87,7 @@ def change_config(
         _require_same_machines(job, draft, former.config.allocator)
     for change in _resolution_changes(job, draft) if job else []:
         warn(f"note: {change} (from the environment of this shell)")
+    require_other_jobs(store, draft)
     report_findings(preflight(draft, plugins), warn=warn)
     changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
     name = _write(record, loaded, draft, changed)

@@ -34,6 +34,7 @@ from tpux.model.values import (
     Duration,
     OutputPattern,
     Size,
+    Tag,
     WorkerDirectory,
 )
 
@@ -214,6 +215,21 @@ def _paths(value: object) -> Iterator[Path]:
             yield from _paths(item)
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, (str, int)) and not isinstance(value, bool) else value
+
+
+class GroupOfJobs(BaseModel):
+    """Jobs of which a limited number runs at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9][-A-Za-z0-9_.]{0,99}$")]
+    """The group's name, the same in each of its jobs."""
+    max_running: int = Field(1, ge=1)
+    """The most jobs of the group that have left pending and have not ended, for this job to start."""
+
+
 class JobSection(Section):
     """The job as a whole."""
 
@@ -235,6 +251,12 @@ class JobSection(Section):
     """What to do after a failure: pre, resume, reapply, rerun, pass, or a rule plugin; `tpux rules` lists them."""
     max_restarts: dict[FailureKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     """The maximum number of consecutive restarts for each kind of failure."""
+    after: Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """The ids of jobs that must have succeeded before this one starts: until then it is pending."""
+    group: GroupOfJobs | None = None
+    """The group of jobs that it belongs to, of which `max_running` run at once, those with the lowest ids first."""
+    tags: Annotated[list[Tag], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Words that select the job, such as with `tpux list --tag`; `tpux tag` changes them later."""
     stalled_after: Duration | None = None
     """End an attempt as stalled if no worker has written output for this long; null, the default, turns that off."""
     output_dir: WorkerDirectory | None = None
