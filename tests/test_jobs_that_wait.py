@@ -31,9 +31,9 @@ def test_a_job_after_one_that_failed_says_so_until_that_was_resumed(tpux):
     first = tpux.create("command: {cmd: 'exit 3'}\n")
     tpux("wait", first, code=100)
     second = tpux.create("command: {cmd: 'true'}\n", "job.after=1")
-    tpux.until(lambda: tpux.show(second)["why"] == "waits for job 1 to succeed, which is failed")
+    tpux.until(lambda: tpux.show(second)["why"] == "waits for job 1 to succeed, which has failed")
     assert "tpux resume 1" in tpux("show", second).stdout
-    tpux("resume", first, "command.cmd=true")
+    tpux("resume", first, "command.cmd=echo ok")
     tpux("wait", second)
 
 
@@ -42,7 +42,7 @@ def test_a_job_after_one_that_was_deleted_can_start_without_it(tpux):
     second = tpux.create("command: {cmd: 'true'}\n", "job.after=[1]")
     tpux("delete", first, "-y")
     tpux.until(lambda: "waits for job 1, which was deleted" in tpux.show(second)["why"])
-    tpux("stop", second, "-y")
+    tpux("stop", second)
     tpux("resume", second, "job.after=[]")
     tpux("wait", second)
 
@@ -63,7 +63,7 @@ def test_a_group_runs_as_many_jobs_as_it_may_lowest_ids_first(tpux):
     tpux.until_state(jobs[1], "running")
     assert [tpux.show(job)["state"] for job in jobs] == ["running"] * 2 + ["pending"] * 3
     tpux.until(lambda: tpux.show(jobs[4])["why"] == "waits for its turn in the group g, of which 2 may run")
-    tpux("stop", jobs[2], "-y")  # one that waits: the next takes its place in the line
+    tpux("stop", jobs[2])  # one that waits: the next takes its place in the line
     let_end(tpux, jobs[0])
     tpux.until_state(jobs[3], "running")
     assert tpux.show(jobs[4])["state"] == "pending"

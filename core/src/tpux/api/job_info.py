@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.model.failures import Failure
+    from tpux.model.progress import Progress
     from tpux.model.states import JobState
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -38,6 +39,8 @@ class JobInfo:
         directory: the job's directory on this machine.
         output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
         tags: the words that select it, such as with `tpux list --tag`. Since 0.1.
+        progress: how far the program of the last attempt has come, None if that is unknown. Since 0.1.
+        config_directory: the directory that has its present config. Since 0.1.
     """
 
     id: str
@@ -60,6 +63,15 @@ class JobInfo:
     directory: Path
     output_dir: str
     tags: tuple[str, ...] = ()
+    progress: Progress | None = None
+    config_directory: Path = Path()
+
+    def overrides(self) -> list[str]:
+        """Return the words of the command line that its config has, such as `lr=0.1` and `tpu.zone=a`. Since 0.1."""
+        from tpux.store import files
+
+        words = (files.load(self.config_directory / "resolved.json") or {}).get("overrides")
+        return [*map(str, words)] if isinstance(words, list) else []
 
 
 def info_of(record: Record, report: Report | None = None) -> JobInfo:
@@ -69,6 +81,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         record: the job on disk.
         report: what the supervisor says about itself, which may know better what the job waits for; None if unknown.
     """
+    from tpux.store import progress
     from tpux.store.tags import load as load_tags
 
     state: State = record.refresh() if report is None else report.applied_to(record.refresh())
@@ -93,4 +106,6 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         directory=record.directory,
         output_dir=state.run.output_dir,
         tags=load_tags(record.directory),
+        progress=progress.load(record.directory, state)[0] or None,
+        config_directory=record.config_directory,
     )

@@ -82,6 +82,7 @@ def show(
             {
                 **_to_json(state, happened, found),
                 "arguments": args,
+                "tags": [*load_tags(record.directory)],
                 "progress": fields,
                 "resolved": resolved,
                 "changed_sources": names,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import click
 import typer
+import typer.core
 
 from tpux.cli import completion
 from tpux.cli.common import OfName, OfState, OfTag, echo, new_app, say, select_jobs, short_id
@@ -14,8 +16,19 @@ from tpux.model.values import TAG
 app = new_app()
 
 
+class _TagWords(typer.core.TyperCommand):
+    """A command to which `-draft` is a word, not the options -d, -r, ..."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, those that change tags as positional ones."""
+        if "--" not in args:
+            words = [word for word in args if word[:1] in {"+", "-"} and word[1:2] not in {"-", ""} and word != "-h"]
+            args = [*(word for word in args if word not in words), "--", *words]
+        return super().parse_args(ctx, args)
+
+
 @app.command(
-    context_settings={"ignore_unknown_options": True},
+    cls=_TagWords,
     epilog="Example: tpux tag 12 +baseline -draft   or: tpux tag --state failed +broken",
 )
 def tag(
@@ -38,7 +51,7 @@ def tag(
     from tpux.store import Store, tags
 
     given = words or []
-    jobs = [word for word in given if word[0] not in "+-"] if all(given) else []
+    jobs = [word for word in given if word == "-" or word[:1] not in {"+", "-", ""}]
     for word in given:
         if word not in jobs and not TAG.fullmatch(word[1:]):
             raise UsageError(f"{word[1:]!r} is not a tag", hint="a tag has letters, digits and - _ . : / =")

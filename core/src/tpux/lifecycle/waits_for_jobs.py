@@ -43,7 +43,8 @@ def _reason(turn: Turn, job: int) -> tuple[str, str] | None:
     if state.state == "succeeded":
         return None
     if state.ended:
-        return f"waits for job {job} to succeed, which is {state.state}", f"start it again: tpux resume {job}"
+        ended = "has failed" if state.state == "failed" else "was stopped"
+        return f"waits for job {job} to succeed, which {ended}", f"start it again: tpux resume {job}"
     return f"waits for job {job} to succeed", ""
 
 
