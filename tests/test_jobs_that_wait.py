@@ -5,8 +5,7 @@ from __future__ import annotations
 
 def gated(tpux, *words):
     """Create a job that runs until the file that its name has exists."""
-    text = f"command: {{cmd: 'while ! [ -e {tpux.work}/go-$TPUX_JOB_ID ]; do sleep 0.1; done; exit $CODE', env: {{CODE: 0}}}}\n"
-    return tpux.create(text, *words)
+    return tpux.create(f"command: {{cmd: 'while ! [ -e {tpux.work}/go-$TPUX_JOB_ID ]; do sleep 0.1; done'}}\n", *words)
 
 
 def let_end(tpux, job):

@@ -59,7 +59,8 @@ def test_the_other_styles(tpux, style, shown):
 
 
 def test_a_file_of_json_keeps_types_and_structure(tpux):
-    text = "command: {cmd: 'cat $TPUX_ARGS_FILE; stat -c %a $TPUX_ARGS_FILE', args_style: json, args: {a: {b: [1, x]}, c: false, e: }}\n"
+    cmd = "cat $TPUX_ARGS_FILE; stat -c %a $TPUX_ARGS_FILE"
+    text = f"command: {{cmd: '{cmd}', args_style: json, args: {{a: {{b: [1, x]}}, c: false, e: }}}}\n"
     lines = words(tpux, tpux.create(text, "lr=1e-4", "a.d=1.5", "n=null", "where=${job.attempt}")).splitlines()
     assert json.loads(lines[0]) == {"a": {"b": [1, "x"], "d": 1.5}, "c": False, "lr": 1e-4, "n": None, "where": "1"}
     assert lines[1] == "600"

@@ -60,6 +60,8 @@ def test_what_makes_no_sweep_is_an_error() -> None:
         ({"lr": ["uniform(1,0)"]}, 1),
         ({"lr": ["loguniform(0,1)"]}, 1),
         ({"n": ["int(a,b)"]}, 1),
+        ({"n": ["int(0.2,0.5)"]}, 1),
+        ({"n": ["int(1,inf)"]}, 1),
     ):
         with pytest.raises(UsageError):
             make_points(grid, count=count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tpux_testing import CommandLine, command_contract
 
@@ -50,7 +51,9 @@ def test_one_job_for_each_point_and_typed_again_what_is_missing(tpux_cli: Comman
     assert shown["tags"] == ["t"]
     assert shown["name"] == "train-lr2"
     assert shown["arguments"]["args"] == {"lr": "2", "bs": "[3,4]"}
-    group = json.loads(next(tpux_cli.home.glob("jobs/*/000002/resolved.json")).read_text())["config"]["job"]["group"]
+    group = json.loads(next(Path(tpux_cli.env["TPUX_HOME"]).glob("jobs/*/000002/resolved.json")).read_text())["config"][
+        "job"
+    ]["group"]
     assert group == {"name": "t", "max_running": 2}
     done = tpux_cli("sweep", config, "lr=1,2,5", "bs=[3,4]", "-y", "--tag", "t")
     assert "3 jobs, 2 of which exist" in done.stderr
@@ -66,7 +69,7 @@ def test_one_job_for_each_point_and_typed_again_what_is_missing(tpux_cli: Comman
 
 
 def test_the_table_has_the_last_values_and_the_best(tpux_cli: CommandLine) -> None:
-    config = write(tpux_cli, "command: {cmd: 'echo \"step: 7, loss: $(echo ${args} | cut -d= -f2)\"'}\n")
+    config = write(tpux_cli, "command: {cmd: 'f() { echo \"step: 7, loss: ${1#*=}\"; }; f ${args}'}\n")
     tpux_cli("sweep", config, "x=0.5,0.25,nan", "-y")
     for job in ("1", "2", "3"):
         tpux_cli("wait", job)

@@ -15,7 +15,7 @@ import typer
 
 from tpux import TpuxError, UsageError, api
 from tpux.api.options import Json
-from tpux.api.text import echo, printable, print_table
+from tpux.api.text import echo, print_table, printable
 from tpux_sweep.points import Point, as_words, last_values, make_points, read_points, split_words
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _read_config(config: Path, words: Sequence[str]) -> Mapping[str, JsonValue]:
         UsageError: it is not valid.
     """
     command = [sys.executable, "-m", "tpux", "config", "show", "--json", str(config), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (tpux itself)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         message, _, hint = done.stderr.strip().removeprefix("tpux: error: ").partition("\n  hint: ")
         raise UsageError(message, hint=hint)
@@ -246,7 +246,7 @@ def _print(jobs: Sequence[api.JobInfo]) -> None:
     def cells(key: str) -> list[str]:
         return [printable(varying[job.id].get(key, "").partition("=")[2]) or "-" for job in jobs]
 
-    columns = {
+    columns: dict[str, list[str]] = {
         "id": [str(int(job.id)) for job in jobs],
         **{key.split(".")[-1] if key.split(".")[-1] not in {"id", "state"} else key: cells(key) for key in keys},
         "state": [job.state for job in jobs],

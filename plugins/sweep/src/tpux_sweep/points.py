@@ -117,18 +117,26 @@ def _random_points(grid: Mapping[str, Sequence[str]], source: random.Random) -> 
 def _draw(key: str, value: str, source: random.Random) -> str:
     if (match := _RANGE.fullmatch(value)) is None:
         return value
-    try:
-        low, high = float(match[2]), float(match[3])
-        if not low < high or (match[1] == "loguniform" and low <= 0):
-            raise ValueError
-        if match[1] == "int":
-            return str(source.randint(math.ceil(low), math.floor(high)))
-    except (ValueError, OverflowError):
+    low, high = _number(match[2]), _number(match[3])
+    if (
+        not -math.inf < low < high < math.inf
+        or (match[1] == "loguniform" and low <= 0)
+        or (match[1] == "int" and math.ceil(low) > math.floor(high))
+    ):
         hint = "for example uniform(0,1), loguniform(1e-4,0.1) or int(1,8)"
-        raise UsageError(f"{key}={value}: not a range", hint=hint) from None
+        raise UsageError(f"{key}={value}: not a range", hint=hint)
+    if match[1] == "int":
+        return str(source.randint(math.ceil(low), math.floor(high)))
     if match[1] == "uniform":
         return f"{source.uniform(low, high):.6g}"
     return f"{math.exp(source.uniform(math.log(low), math.log(high))):.6g}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.inf
 
 
 def as_words(point: Point) -> list[str]:
