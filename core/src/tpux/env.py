@@ -131,6 +131,13 @@ def current_directory() -> Path | None:
         return None
 
 
+def settings_files() -> list[Path]:
+    """Return where settings may be: those of the machine, then the user's, in `$TPUX_CONFIG` or as XDG has it."""
+    own = os.environ.get("TPUX_CONFIG")
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
+    return [Path("/etc/tpux/config.yaml"), Path(own) if own else base / "tpux/config.yaml"]
+
+
 def home() -> Path:
     """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`.
 

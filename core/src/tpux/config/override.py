@@ -15,6 +15,7 @@ from tpux.config.document import (
     Node,
     ScalarNode,
     SequenceNode,
+    Source,
     Span,
     is_null,
     node_at,
@@ -185,6 +186,23 @@ def drop_unused_tpu_keys(
     warnings.append(Problem(tpu.entries[unused[0]].key.location, message, hint))
     kept = replace(tpu, entries={key: entry for key, entry in tpu.entries.items() if key not in unused})
     return replace(document, entries={**document.entries, "tpu": replace(document.entries["tpu"], value=kept)})
+
+
+def drop_unused_defaults(
+    root: MappingNode, arguments: Sequence[str], sources: Sequence[Source], plugins: Plugins
+) -> MappingNode:
+    """Drop the keys of `tpu` that settings have and the config's allocator does not: they are for other configs."""
+    if not sources or not isinstance(tpu := root.entries["tpu"].value if "tpu" in root.entries else None, MappingNode):
+        return root
+    given = [word.partition("=")[2] for word in arguments if word.startswith("tpu.allocation_mode=")]
+    try:
+        used = keys_of(tpu_model(given[-1] if given else _allocator(tpu), plugins))
+    except TpuxError:  # reported where the allocator is selected
+        return root
+    kept = {key: entry for key, entry in tpu.entries.items() if key in used or entry.key.source not in sources}
+    return replace(
+        root, entries={**root.entries, "tpu": replace(root.entries["tpu"], value=replace(tpu, entries=kept))}
+    )
 
 
 def _allocator(tpu: Node | None) -> str:

@@ -61,6 +61,7 @@ class Loaded:
         files: the local files that the config names, to be copied to the job, each with where it is read: at its
             place, or the job's copy.
         sources: where the files of a stored config were read first.
+        settings: path and content of each file of settings.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class Loaded:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[Path, Path] = field(default_factory=dict)
     sources: dict[Path, Path] = field(default_factory=dict)
+    settings: tuple[tuple[str, str], ...] = ()
 
     def section(self, name: str, model: type[S]) -> S | None:
         """Return a section of core; None if it is invalid."""
@@ -139,7 +141,7 @@ class Loaded:
         Returns:
             JSON: `config` (by section, as given, with the job's variables substituted), `path`, `overrides`,
             `directory`, `home`, `modules`, `environment`, `allocator`, `files` (each file's copy), `sources`
-            (where each was read), `secrets` (their names; the values are placeholders in `config`).
+            (where each was read), `settings`, `secrets` (their names; the values are placeholders in `config`).
         """
         variables = job_variables(self.path, id=id, user=user)
         config = {
@@ -161,6 +163,7 @@ class Loaded:
             "files": {str(path): str(copy) for path, copy in (files or {}).items()},
             "sources": {str(path): str(self.sources.get(path, read)) for path, read in self.files.items()},
             "secrets": secrets,
+            "settings": [[*each] for each in self.settings],
         }
 
     def _with_own_output_dir(self, job: JsonValue, id: str, token: str) -> JsonValue:  # noqa: A002

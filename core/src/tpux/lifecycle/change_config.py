@@ -118,7 +118,8 @@ def _load_stored(
     sources = sources_of(data)
     copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
     text = (record.config_directory / "config.yaml").read_text()
-    stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])))
+    settings = tuple((path, content) for path, content in cast("list[tuple[str, str]]", data.get("settings", [])))
+    stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])), settings)
     given = joined(cast("list[str]", data["overrides"]), overrides)
     return config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
 
