@@ -68,17 +68,23 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as defaults.tpu.zo
 @app.command("set", epilog="Example: tpux config set defaults.tpu.zone us-central2-b")
 def set_(key: Key, value: Annotated[str, typer.Argument(help="The value, as YAML.")]) -> None:
     """Change a setting in your own file: a default of all configs, or an alias for words of the command line."""
-    from tpux.config import settings
-
-    say(f"{key} is set in {settings.change(key, value)}")
+    say(f"{key} is set in {_change(key, value)}")
 
 
 @app.command(epilog="Example: tpux config unset defaults.tpu.zone")
 def unset(key: Key) -> None:
     """Remove a setting from your own file."""
-    from tpux.config import settings
+    say(f"{key} is removed from {_change(key, None)}")
 
-    say(f"{key} is removed from {settings.change(key, None)}")
+
+def _change(key: str, value: str | None) -> Path:
+    from tpux.config import settings
+    from tpux.store import files
+
+    path, content = settings.changed(key, value)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.write_atomic(path, content)
+    return path
 
 
 @app.command(epilog="Example: tpux config get defaults.tpu.zone")

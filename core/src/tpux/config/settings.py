@@ -129,8 +129,8 @@ def _leaves(node: Node, key: str) -> Iterator[tuple[str, tuple[JsonValue, str]]]
         yield key, (to_json(node, str), node.span.location)
 
 
-def change(key: str, text: str | None) -> Path:
-    """Set a value in the user's file, or remove it; return the file. Comments remain, and the file is replaced whole.
+def changed(key: str, text: str | None) -> tuple[Path, bytes]:
+    """Return the user's file, and its content with another value or without one. Comments remain.
 
     Args:
         key: its key, such as `defaults.tpu.zone`.
@@ -138,8 +138,7 @@ def change(key: str, text: str | None) -> Path:
 
     Raises:
         UsageError: the key is none of a setting, or is not there.
-        ConfigError: the value or the file is not valid; nothing has changed.
-        OSError: the file cannot be written.
+        ConfigError: the value or the file is not valid.
     """
     from io import StringIO
 
@@ -147,7 +146,6 @@ def change(key: str, text: str | None) -> Path:
 
     from tpux.config.document import Argument
     from tpux.config.yaml import parse, read
-    from tpux.store import files
 
     *path, last = key.split(".")
     if not path or path[0] not in PARTS or not all((*path, last)):
@@ -178,6 +176,4 @@ def change(key: str, text: str | None) -> Path:
     read_settings([Source(str(file), written.getvalue())], problems)
     if problems:
         raise ConfigError(problems)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.write_atomic(file, written.getvalue().encode())
-    return file
+    return file, written.getvalue().encode()
