@@ -67,7 +67,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as defaults.tpu.zo
 
 @app.command("set", epilog="Example: tpux config set defaults.tpu.zone us-central2-b")
 def set_(key: Key, value: Annotated[str, typer.Argument(help="The value, as YAML.")]) -> None:
-    """Change a setting in your own file: a default of all configs, or an alias for words of the command line."""
+    """Change a setting in your own file."""
     say(f"{key} is set in {_change(key, value)}")
 
 
@@ -103,7 +103,7 @@ def list_(
     origin: Annotated[bool, typer.Option("--origin", help="Show the file and the line of each value.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the settings: defaults of all configs, and aliases for words of the command line."""
+    """Print the settings: defaults and aliases."""
     from tpux.config import settings
 
     found = settings.values(settings.read_files())

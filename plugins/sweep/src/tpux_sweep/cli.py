@@ -1,4 +1,4 @@
-"""`tpux sweep`: create a job for each point of a grid of arguments, and compare them."""
+"""`tpux sweep`: create and compare jobs for a grid of arguments."""
 
 from __future__ import annotations
 
