@@ -150,7 +150,7 @@ def test_a_current_directory_that_was_deleted(tpux):
     script = 'mkdir gone; cd gone; rmdir ../gone; tpux "$@"'
     config, hint = str(tpux.work / tpux.config(SUCCEEDS)), "the current directory no longer exists\n  hint: change"
     shell(tpux, script, "create", config)
-    assert f"code.dir: .: {hint}" in shell(tpux, script, "create", config, "code=.", code=2)
+    assert f"code.dir: .: {hint}" in shell(tpux, script, "create", config, "code.=.", code=2)
     tpux.env["TPUX_HOME"] = "here"
     assert f"error: {hint}" in shell(tpux, script, "list", code=1)
 
@@ -174,7 +174,7 @@ def test_two_environments_are_an_error(runner):
 
 def test_an_error_in_an_override_names_the_argument(tpux):
     config = tpux.config(SUCCEEDS)
-    for argument in ("nosection.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
+    for argument in ("jbo.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
         assert f"argument '{argument}'" in tpux("run", config, argument, code=2).stderr
     tpux("run", config, "job.name=VALUE=with=signs", "command.cmd=echo $TPUX_WORKER")
     assert tpux.json("list")[0]["name"] == "VALUE=with=signs"

@@ -62,7 +62,7 @@ def test_a_resume_with_another_section_takes_the_code_anew(tpux, project):
     (project / "notes.txt").write_text("")
     (project / "elsewhere").mkdir()
     tpux.work = project / "elsewhere"  # `code: .` stays the directory in which the job was created
-    tpux("resume", job, "code={dir: ., exclude: [notes.txt]}")
+    tpux("resume", job, "code.={dir: ., exclude: [notes.txt]}")
     tpux("wait", job, code=100)
     tpux.work = project
     assert lines(tpux, job, 2) == ["two", "job.yaml", "train.py"]
@@ -90,7 +90,7 @@ def test_files_that_the_program_wrote_stay_and_files_that_were_deleted_go(tpux, 
     (project / "old.py").unlink()
     (project / "new").mkdir()
     (project / "new/a.py").write_text("")
-    tpux("resume", job, "code={dir: ., max_size: 1MB}")
+    tpux("resume", job, "code.={dir: ., max_size: 1MB}")
     tpux("wait", job, code=100)
     assert lines(tpux, job, 2) == ["checkpoint", "job.yaml", "new", "train.py"]
 
@@ -467,7 +467,7 @@ def test_pointers_of_git_lfs_are_named_with_the_command_that_fetches_the_files(t
         said = tpux(*arguments).stderr
         assert f"the workers get pointers of Git LFS instead of the files: {names}" in said
         assert pulls in said
-    said = tpux("preflight", config, "code={dir: ., exclude: ['*.w']}").stderr
+    said = tpux("preflight", config, "code.={dir: ., exclude: ['*.w']}").stderr
     assert "LFS" not in said
     tpux("wait", "1")
 

@@ -83,9 +83,9 @@ def test_a_command_may_be_a_plain_string(tpux):
     config = tpux.config("command: |\n  echo one\n  echo two\n")
     assert "[0] one\n[0] two\n" in tpux("run", config).stdout
     assert "three" in tpux("run", config, "command.cmd=echo three").stdout
-    shown = tpux("config", "show", config, "command=echo four", "command.grace_period=1s").stdout
+    shown = tpux("config", "show", config, "command.=echo four", "command.grace_period=1s").stdout
     assert "  cmd: echo four\n  grace_period: 1s\n" in shown
-    assert "'command=7': command.cmd" in tpux("config", "check", config, "command=7", code=2).stderr
+    assert "'command.=7': command.cmd" in tpux("config", "check", config, "command.=7", code=2).stderr
 
 
 def test_the_environment_of_a_job(tpux):

@@ -83,14 +83,6 @@ def test_help_is_a_command_and_a_short_option(runner):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("accelerator=v4-8", "'tpu.accelerator'"),
-        ("zone=us-central2-b", "'tpu.zone'"),
-        ("num_nodes=2", "'tpu.node_count'"),
-        ("resources.accelerators=v4-8", "'tpu.accelerator'"),
-        ("resources.use_spot=true", "tpu.pricing: spot"),
-        ("envs.A=1", "'job.environment'"),
-        ("name=x", "'job.name'"),
-        ("image=x", "'docker.image'"),
         ("job.accelerator=v4-8", "'tpu.accelerator'"),
         ("tpu.region=us-central2", "'tpu.zone'"),
         ("tpu.use_spot=true", "tpu.pricing: spot"),
@@ -109,6 +101,24 @@ def test_a_key_or_a_value_of_another_tool_is_answered_with_where_it_is_here(runn
     config = runner.config("tpu: {allocation_mode: tpu-vm}\ncommand: {cmd: x}\n")
     shown = runner("config", "check", config, override, code=2).stderr
     assert f"did you mean {said}?" in shown or said in shown.partition("hint: ")[2].partition("\n")[0], shown
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("accelerator=v4-8", "'tpu.accelerator'"),
+        ("zone=us-central2-b", "'tpu.zone'"),
+        ("num_nodes=2", "'tpu.node_count'"),
+        ("resources.accelerators=v4-8", "'tpu.accelerator'"),
+        ("resources.use_spot=true", "tpu.pricing: spot"),
+        ("name=x", "'job.name'"),
+        ("image=x", "'docker.image'"),
+    ],
+)
+def test_a_word_of_another_tool_that_the_program_gets_is_answered_with_a_warning(runner, word, said):
+    shown = runner("config", "check", runner.config("command: {cmd: x}\n"), word).stderr
+    assert f"{word.partition('=')[0]}=... is an argument of the program, and changes nothing of the config" in shown
+    assert said in shown.partition("hint: ")[2].partition("\n")[0], shown
 
 
 def test_a_key_in_the_file_is_looked_up_in_the_same_way(runner):

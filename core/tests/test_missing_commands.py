@@ -13,6 +13,7 @@ from tpux.cli.main import app
     ("command", "dist"),
     [
         ("history", "tpux-plugin-history"),
+        ("sweep", "tpux-plugin-sweep"),
         ("exec", "tpux-plugin-shell"),
         ("cp", "tpux-plugin-shell"),
         ("check", "tpux-plugin-doctor"),

@@ -39,6 +39,7 @@ COORDINATOR_ADDRESS = "TPUX_COORDINATOR_ADDRESS"
 OUTPUT_DIR = "TPUX_OUTPUT_DIR"
 PREVIOUS_OUTPUT_DIR = "TPUX_PREVIOUS_OUTPUT_DIR"
 RESUME_ARGS = "TPUX_RESUME_ARGS"
+ARGS_FILE = "TPUX_ARGS_FILE"
 RUN_ID = "TPUX_RUN_ID"
 RUN_HOME = "TPUX_RUN_HOME"
 CONTAINER_RUN_ID = "TPUX_CONTAINER_RUN_ID"
@@ -59,6 +60,7 @@ OF_PROGRAMS = (
     OUTPUT_DIR,
     PREVIOUS_OUTPUT_DIR,
     RESUME_ARGS,
+    ARGS_FILE,
     RUN_ID,
     RUN_HOME,
     CONTAINER_RUN_ID,
@@ -127,6 +129,13 @@ def current_directory() -> Path | None:
         return Path.cwd()
     except FileNotFoundError:
         return None
+
+
+def settings_files() -> list[Path]:
+    """Return where settings may be: those of the machine, then the user's, in `$TPUX_CONFIG` or as XDG has it."""
+    own = os.environ.get("TPUX_CONFIG")
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
+    return [Path("/etc/tpux/config.yaml"), Path(own) if own else base / "tpux/config.yaml"]
 
 
 def home() -> Path:

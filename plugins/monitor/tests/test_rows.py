@@ -17,14 +17,14 @@ from tpux_monitor.rows import ORDERS, Job, layout, line, matches, summary
 INFO = JobInfo(
     id="000014", user="ann", name="llama-lr3e-4", state="running", why="", hint="", ended=False, done=False, attempt=3,
     stage=1, accelerator="v4-32", zone="us-central2-b", workers=4, machines="tpux-14", failure=None,
-    progress="step 4200", since=100.0, created_at=50.0, updated_at=100.0, directory=Path("/"), output_dir="",
+    since=100.0, created_at=50.0, updated_at=100.0, directory=Path("/"), output_dir="", tags=("x",),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [("", True), ("llama", True), ("14", True), ("4", True), ("1", False), ("state:running v4", False),
-     ("state:running llama", True), ("!llama", False), ("!state:failed", True), ("tpu:v4", True), ("zone:eu", False)],
+     ("state:running llama", True), ("!llama", False), ("!state:failed", True), ("tpu:v4", True), ("zone:eu", False), ("tag:x", True), ("!tag:x", False), ("tag:y", False)],
 )  # fmt: skip
 def test_a_filter(words, found):
     assert matches(INFO, words) is found

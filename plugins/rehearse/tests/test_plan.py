@@ -7,7 +7,7 @@ import pytest
 from tpux_rehearse.plan import Preemptions, plan_rehearsal, undisturbed
 from tpux_rehearse.report import compare
 
-LOCAL = "local={preempt_after: 60.0s, preempt_times: 3}"
+LOCAL = "local.={preempt_after: 60.0s, preempt_times: 3}"
 
 
 def plan(config: dict, *given: str, listeners: tuple[str, ...] = (), preemptions: Preemptions | None = None):
@@ -31,7 +31,7 @@ def test_a_config_for_a_cloud_runs_on_local_workers_with_its_own_output_director
         LOCAL,
         "job.output_dir=null",
     )
-    assert undisturbed(made).overrides[-2:] == ("local={}", "job.output_dir=null")
+    assert undisturbed(made).overrides[-2:] == ("local.={}", "job.output_dir=null")
     assert "the output directory is one of the rehearsal, in place of gs://b/runs" in made.notes
     assert "set up as in the config: venv" in made.notes
 
@@ -53,8 +53,8 @@ def test_the_rule_and_an_output_directory_of_the_user_are_kept() -> None:
 
 def test_notice_and_restart() -> None:
     with_notice = plan({}, preemptions=Preemptions(5.0, 1, 30.0))
-    assert with_notice.overrides[-1] == "local={preempt_after: 5.0s, preempt_times: 1, preempt_notice: 30.0s}"
-    assert plan({}, preemptions=Preemptions(5.0, restart=True)).overrides == ("tpu.allocation_mode=local", "local={}")
+    assert with_notice.overrides[-1] == "local.={preempt_after: 5.0s, preempt_times: 1, preempt_notice: 30.0s}"
+    assert plan({}, preemptions=Preemptions(5.0, restart=True)).overrides == ("tpu.allocation_mode=local", "local.={}")
 
 
 @pytest.mark.parametrize(

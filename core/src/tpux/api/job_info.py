@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.model.failures import Failure
+    from tpux.model.progress import Progress
     from tpux.model.states import JobState
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -33,12 +34,14 @@ class JobInfo:
         workers: the number of workers, 0 if it is not known yet.
         machines: the name of the machines that it holds; None if it holds none.
         failure: the failure of the last attempt, None if there is none.
-        progress: how far the last attempt has come, such as `step 310 of 1000`; "" if that is unknown.
         since: since when it is in this state, in seconds since the epoch.
         created_at: in seconds since the epoch.
         updated_at: when its last event was written.
         directory: the job's directory on this machine.
         output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
+        tags: the words that select it, such as with `tpux list --tag`. Since 0.1.
+        progress: how far the program of the last attempt has come, None if that is unknown. Since 0.1.
+        config_directory: the directory that has its present config. Since 0.1.
     """
 
     id: str
@@ -56,12 +59,21 @@ class JobInfo:
     workers: int
     machines: str | None
     failure: Failure | None
-    progress: str
     since: float
     created_at: float
     updated_at: float
     directory: Path
     output_dir: str
+    tags: tuple[str, ...] = ()
+    progress: Progress | None = None
+    config_directory: Path = Path()
+
+    def overrides(self) -> list[str]:
+        """Return the words of the command line that its config has, such as `lr=0.1` and `tpu.zone=a`. Since 0.1."""
+        from tpux.store import files
+
+        words = (files.load(self.config_directory / "resolved.json") or {}).get("overrides")
+        return [*map(str, words)] if isinstance(words, list) else []
 
 
 def info_of(record: Record, report: Report | None = None) -> JobInfo:
@@ -72,6 +84,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         report: what the supervisor says about itself, which may know better what the job waits for; None if unknown.
     """
     from tpux.store import progress
+    from tpux.store.tags import load as load_tags
 
     state: State = record.refresh() if report is None else report.applied_to(record.refresh())
     return JobInfo(
@@ -90,10 +103,12 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         workers=state.workers,
         machines=state.machines.name if state.machines else None,
         failure=state.failure,
-        progress=str(progress.load(record.directory, state)[0]),
         since=state.since,
         created_at=state.created_at,
         updated_at=state.updated_at,
         directory=record.directory,
         output_dir=state.run.output_dir,
+        tags=load_tags(record.directory),
+        progress=progress.load(record.directory, state)[0] or None,
+        config_directory=record.config_directory,
     )

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, OfName, Yes, confirm, describe_jobs, matches, new_app, readable, say, short_ids
+from tpux.cli.common import (
+    DryRun,
+    OfName,
+    OfTag,
+    Yes,
+    confirm,
+    describe_jobs,
+    has_tags,
+    matches,
+    new_app,
+    readable,
+    say,
+    short_ids,
+)
 from tpux.cli.delete import delete_jobs
 
 app = new_app()
@@ -19,6 +32,7 @@ def clean(
     stopped: Annotated[bool, typer.Option("--stopped", help="Jobs in the state stopped.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="All jobs that have ended.")] = False,
     name: OfName = None,
+    tag: OfTag = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -30,7 +44,7 @@ def clean(
     records = [
         record
         for record, job in readable(store)
-        if job.ended and (all_ or selected[job.state]) and matches(job, None, name)
+        if job.ended and (all_ or selected[job.state]) and matches(job, None, name) and has_tags(record, tag)
     ]
     if not records:
         say("nothing to clean")

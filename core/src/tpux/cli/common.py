@@ -55,7 +55,10 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmat
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and do nothing.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the config, such as tpu.accelerator=v4-16."),
+    typer.Argument(
+        metavar="[KEY=VALUE]... [-- WORD...]",
+        help="Arguments of the program, such as lr=0.1, and overrides of the config, such as tpu.accelerator=v4-16.",
+    ),
 ]
 OfState = Annotated[
     str | None,
@@ -67,6 +70,9 @@ OfState = Annotated[
     ),
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Only jobs with a matching name, such as 'lr-*'.")]
+OfTag = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only jobs with this tag; of several, only jobs with all of them.")
+]
 
 
 FAILURE_COLOUR = "red"
@@ -272,7 +278,13 @@ def active_ids(store: Store) -> list[str]:
 
 
 def select_jobs(
-    store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None, guess: bool = False
+    store: Store,
+    ids: Sequence[str],
+    *,
+    state: str | None = None,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
+    guess: bool = False,
 ) -> list[Record]:
     """Return the jobs that a command acts on.
 
@@ -281,19 +293,21 @@ def select_jobs(
         ids: ids or names of jobs.
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
+        tags: instead of ids, the tags that the jobs must have.
         guess: let a name that several jobs share mean the newest one if none of them is active.
 
     Raises:
         UsageError: no selection was given, two kinds were, or a named job does not exist, or several have that name.
     """
-    if ids and (state or name):
-        raise UsageError("give job ids, or --state and --name, not both")
+    if ids and (state or name or tags):
+        raise UsageError("give job ids, or --state, --name and --tag, not both")
     if ids:
         found = [store.find(job, note=say, guess=guess) for job in ids]
         return list({record.directory: record for record in found}.values())
-    if not state and not name:
-        raise UsageError("no job selected", hint="give ids, --state or --name; `tpux list` shows your jobs")
-    if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
+    if not state and not name and not tags:
+        raise UsageError("no job selected", hint="give ids, --state, --name or --tag; `tpux list` shows your jobs")
+    found = [record for record, job in readable(store) if matches(job, state, name)]
+    if not (records := [record for record in found if has_tags(record, tags)]):
         say("no matching jobs")
     return records
 
@@ -323,3 +337,10 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(job.name, name)
+
+
+def has_tags(record: Record, tags: Sequence[str] | None) -> bool:
+    """Return True if the job has all of these tags."""
+    from tpux.store.tags import load
+
+    return not tags or {*tags} <= {*load(record.directory)}

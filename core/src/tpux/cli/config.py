@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import Group, Json, Overrides, echo, emit, new_app, say
-from tpux.errors import ConfigError, Exit
+from tpux.cli.program_words import ProgramWords
+from tpux.errors import ConfigError, Exit, UsageError
 
 if TYPE_CHECKING:
     from tpux.config.resolved import Loaded
+    from tpux.model.json import JsonValue
 
 app = new_app()
 
@@ -25,7 +27,7 @@ def _group() -> None:
     """Validate and show configs."""
 
 
-@app.command(epilog="Example: tpux config check train.yaml")
+@app.command(cls=ProgramWords, epilog="Example: tpux config check train.yaml")
 def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
     """Validate a config and report every error; creates nothing."""
     try:
@@ -47,7 +49,7 @@ def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
     echo(f"ok  environment: {loaded.environment or 'none, the command runs directly'}")
 
 
-@app.command(epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
+@app.command(cls=ProgramWords, epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
 def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
     """Print a config with all ${...} substituted and secrets masked."""
     loaded = _load(file, overrides)
@@ -58,6 +60,64 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
     from tpux.config.yaml import write
 
     write(loaded.display(), sys.stdout)
+
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as defaults.tpu.zone or aliases.lr.")]
+
+
+@app.command("set", epilog="Example: tpux config set defaults.tpu.zone us-central2-b")
+def set_(key: Key, value: Annotated[str, typer.Argument(help="The value, as YAML.")]) -> None:
+    """Change a setting in your own file."""
+    say(f"{key} is set in {_change(key, value)}")
+
+
+@app.command(epilog="Example: tpux config unset defaults.tpu.zone")
+def unset(key: Key) -> None:
+    """Remove a setting from your own file."""
+    say(f"{key} is removed from {_change(key, None)}")
+
+
+def _change(key: str, value: str | None) -> Path:
+    from tpux.config import settings
+    from tpux.store import files
+
+    path, content = settings.changed(key, value)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.write_atomic(path, content)
+    return path
+
+
+@app.command(epilog="Example: tpux config get defaults.tpu.zone")
+def get(key: Key) -> None:
+    """Print the value of a setting."""
+    from tpux.config import settings
+
+    found = settings.values(settings.read_files())
+    if key not in found:
+        raise UsageError(f"{key} is not set", hint="tpux config list shows what is")
+    echo(_text(found[key][0]))
+
+
+@app.command("list", epilog="Example: tpux config list --origin")
+def list_(
+    origin: Annotated[bool, typer.Option("--origin", help="Show the file and the line of each value.")] = False,
+    json: Json = False,
+) -> None:
+    """Print the settings: defaults and aliases."""
+    from tpux.config import settings
+
+    found = settings.values(settings.read_files())
+    if json:
+        emit({key: {"value": value, "origin": where} for key, (value, where) in found.items()})
+        return
+    for key, (value, where) in sorted(found.items()):
+        echo(f"{key}={_text(value)}" + (f"  {where}" if origin else ""))
+
+
+def _text(value: JsonValue) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _load(file: Path, overrides: list[str] | None) -> Loaded:

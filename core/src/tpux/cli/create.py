@@ -9,6 +9,7 @@ import typer
 
 from tpux.cli import completion
 from tpux.cli.common import Json, Overrides, emit, find_job, new_app, say, short_id
+from tpux.cli.program_words import SEPARATOR, ProgramWords
 from tpux.errors import UsageError
 
 app = new_app()
@@ -26,7 +27,7 @@ On = Annotated[
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Same as CONFIG (for jobman).", show_default=False)]
 
 
-@app.command(epilog="Example: tpux create train.yaml tpu.accelerator=v4-16")
+@app.command(cls=ProgramWords, epilog="Example: tpux create train.yaml tpu.accelerator=v4-16")
 def create(
     config: Config = None,
     overrides: Overrides = None,
@@ -65,6 +66,8 @@ def config_of(config: Path | None, option: Path | None, overrides: list[str] | N
         if config is not None:
             words.insert(0, str(config))  # after --config, every argument is an override
         return option, words
+    if str(config) == SEPARATOR:  # before a file whose name begins with a dash
+        config, words = Path(words[0]) if words else None, words[1:]
     if config is None:
         raise UsageError("missing argument CONFIG", hint="tpux run train.yaml")
     return config, words

@@ -13,6 +13,7 @@ from tpux.cli.common import (
     JobsArg,
     OfName,
     OfState,
+    OfTag,
     Yes,
     confirm,
     describe_jobs,
@@ -47,6 +48,7 @@ def delete(
     ] = False,
     state: OfState = None,
     name: OfName = None,
+    tag: OfTag = None,
     dry_run: DryRun = False,
 ) -> None:
     """Stop jobs, release their machines, and remove their records, logs and collected files.
@@ -60,7 +62,7 @@ def delete(
     from tpux.store import Store
 
     store = Store()
-    records = select_jobs(store, jobs or [], state=state, name=name)
+    records = select_jobs(store, jobs or [], state=state, name=name, tags=tag)
     if not records:
         return
     if dry_run:

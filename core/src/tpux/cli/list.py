@@ -17,10 +17,12 @@ from tpux.cli.common import (
     Json,
     OfName,
     OfState,
+    OfTag,
     describe_held,
     describe_progress,
     echo,
     emit,
+    has_tags,
     iso,
     matches,
     new_app,
@@ -84,6 +86,7 @@ def show_jobs(
     users: Annotated[bool, typer.Option("--all-users", help="Show the jobs of all users of this store.")] = False,
     state: OfState = None,
     name: OfName = None,
+    tag: OfTag = None,
     limit: Annotated[
         int, typer.Option(min=0, metavar="N", help="How many ended jobs are shown, the newest ones.")
     ] = LAST,
@@ -101,7 +104,9 @@ def show_jobs(
 
     store = Store()
     chosen = tuple(columns.split(",")) if columns else None
-    selected = partial(_select, store, store.users() if users else [store.user], state, name, None if all_ else limit)
+    selected = partial(
+        _select, store, store.users() if users else [store.user], state, name, tag, limit=None if all_ else limit
+    )
     if watch:
         if json or not sys.stdout.isatty():
             raise UsageError("--watch needs a terminal and no --json", hint="for scripts: tpux wait, tpux list --json")
@@ -118,7 +123,7 @@ def show_jobs(
         return
     for line in _table(rows, chosen) if rows else ():
         echo_painted(line)
-    _say_what_is_left_out(rows, older, filtered=bool(state or name))
+    _say_what_is_left_out(rows, older, filtered=bool(state or name or tag))
     if report := orphans.last_report(store):
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         for orphan in report.orphans:
@@ -135,7 +140,13 @@ def _say_what_is_left_out(rows: list[dict[str, JsonValue]], older: int, *, filte
 
 
 def _select(
-    store: Store, users: Sequence[str], state: str | None, name: str | None, limit: int | None
+    store: Store,
+    users: Sequence[str],
+    state: str | None,
+    name: str | None,
+    tags: list[str] | None,
+    *,
+    limit: int | None,
 ) -> tuple[list[State], int]:
     """Return the jobs to show, oldest first, and how many older ones are left out.
 
@@ -146,12 +157,14 @@ def _select(
     for user in users:
         ids, others = store.ids(user), LAST if limit is None else limit
         opened = store.open_ids(user)
-        if limit is not None and state is None and name is None:
+        if limit is not None and state is None and name is None and not tags:
             closed = [job for job in ids if job not in opened]
             left_out = {*closed[: len(closed) - others]}
             older += len(left_out)
             ids = [job for job in ids if job not in left_out]
-        found = [job for _, job in readable(store, user, ids) if matches(job, state, name)]
+        found = [
+            job for record, job in readable(store, user, ids) if matches(job, state, name) and has_tags(record, tags)
+        ]
         closed = [job.id for job in found if not is_open(job)]
         left_out = set() if limit is None else {*closed[: max(0, len(closed) - others)]}
         older += len(left_out)
@@ -166,7 +179,7 @@ def _rows(store: Store, jobs: list[State], *, disk: bool, durations: bool = True
     blocked = client.current_report(store)
     rows = []
     for job in map(blocked.applied_to, jobs):
-        row = {**summary(job), "progress": _progress(store, job)}
+        row = {**summary(job), "progress": _progress(store, job), "tags": _tags(store, job)}
         row["why"] = f"{row['why']}{step_duration(job) if durations else ''}"
         if durations:  # for people
             row["held"] = describe_held(job)
@@ -194,6 +207,12 @@ def _progress(store: Store, job: State) -> dict[str, JsonValue] | None:
 
     found, at = progress.load(store.record(job.id, job.user).directory, job)
     return {**found.to_json(), "at": None if at is None else iso(at)} if found else None
+
+
+def _tags(store: Store, job: State) -> list[JsonValue]:
+    from tpux.store.tags import load
+
+    return [*load(store.record(job.id, job.user).directory)]
 
 
 def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:

@@ -47,6 +47,7 @@ GROUPS = {
         "rules": ("rules", "Show which action follows which failure."),
     },
     "Administration": {
+        "tag": ("tag", "Change the tags of jobs."),
         "clean": ("clean", "Remove the records of jobs that have ended."),
         "plugins": ("plugins", "Show the installed plugins."),
         "store": ("store", "Say what became of a store that was moved or copied."),

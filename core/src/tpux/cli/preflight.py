@@ -8,12 +8,13 @@ import typer
 
 from tpux.cli.common import Json, Overrides, echo, emit, new_app, say
 from tpux.cli.create import Config, ConfigOption, config_of
+from tpux.cli.program_words import ProgramWords
 from tpux.errors import Exit
 
 app = new_app()
 
 
-@app.command(epilog="Example: tpux preflight train.yaml")
+@app.command(cls=ProgramWords, epilog="Example: tpux preflight train.yaml")
 def preflight(
     config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None, json: Json = False
 ) -> None:

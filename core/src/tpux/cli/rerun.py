@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import OfName, OfState, new_app
+from tpux.cli.common import OfName, OfState, OfTag, new_app
+from tpux.cli.program_words import ProgramWords
 from tpux.cli.restart_request import ChangedConfig, RestartArgs, Sync, request_restart
 
 app = new_app()
 
 
-@app.command(epilog="Example: tpux rerun --state failed --name 'lr-*'")
+@app.command(cls=ProgramWords, epilog="Example: tpux rerun 12 lr=0.01   or: tpux rerun --state failed --name 'lr-*'")
 def rerun(
     jobs: RestartArgs = None,
     state: OfState = None,
     name: OfName = None,
+    tag: OfTag = None,
     config: ChangedConfig = None,
     sync: Sync = False,
 ) -> None:
@@ -21,4 +23,4 @@ def rerun(
     One job can be given another config (--config), or other values of its own (key=value). It runs the code and the
     files that were copied when it was created: --sync takes them as they are now.
     """
-    request_restart("rerun", jobs or [], state, name, config, sync=sync)
+    request_restart("rerun", jobs or [], state, name, config, sync=sync, tags=tag)

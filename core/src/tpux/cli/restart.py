@@ -12,6 +12,7 @@ from tpux.cli.common import (
     JobsArg,
     OfName,
     OfState,
+    OfTag,
     Yes,
     confirm,
     describe_jobs,
@@ -51,6 +52,7 @@ def restart(
     yes: Yes = False,
     state: OfState = None,
     name: OfName = None,
+    tag: OfTag = None,
     dry_run: DryRun = False,
 ) -> None:
     """Start jobs' programs again on the same machines, without set-up.
@@ -66,7 +68,7 @@ def restart(
     from tpux.store import Store
 
     store = Store()
-    records = select_jobs(store, jobs or [], state=state, name=name, guess=True)
+    records = select_jobs(store, jobs or [], state=state, name=name, tags=tag, guess=True)
     for record in records:
         _require_restartable(record.refresh(), setup=setup)
     if dry_run and records:

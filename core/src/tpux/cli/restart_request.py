@@ -12,6 +12,7 @@ import typer
 from tpux.api.watch import watch
 from tpux.cli import completion
 from tpux.cli.common import say, select_jobs, short_id
+from tpux.cli.program_words import SEPARATOR
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ PENDING_TIMEOUT = 5.0
 RestartArgs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[JOB]... [KEY=VALUE]...",
-        help="The jobs' ids or names; for one job, overrides of its config.",
+        metavar="[JOB]... [KEY=VALUE]... [-- WORD...]",
+        help="The jobs' ids or names; for one job, changes of its arguments (lr=0.01) and its config (job.name=x).",
         autocompletion=completion.jobs,
     ),
 ]
@@ -53,6 +54,7 @@ def request_restart(
     skip_setup: bool = False,
     sync: bool = False,
     configs: Mapping[str, str] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> None:
     """Request that jobs start again, and make sure that a supervisor is running.
 
@@ -66,6 +68,7 @@ def request_restart(
         sync: take the code, and the files that the configs name, from their sources.
         configs: the directories of changed configs that are stored already, by the job's id, whatever has changed at
             its source having been reported.
+        tags: instead of ids, the tags that the jobs must have.
 
     Raises:
         UsageError: a job is still running, or has nothing to resume.
@@ -75,11 +78,14 @@ def request_restart(
     from tpux.store import Store, hooks
 
     store = Store()
-    ids, overrides = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    words = words[1:] if words[:1] == [SEPARATOR] else words
+    before = words[: words.index(SEPARATOR)] if SEPARATOR in words else words
+    ids, overrides = [word for word in before if "=" not in word], [word for word in before if "=" in word]
     if overrides and overrides[0] == words[0] and _is_job(store, words[0]):  # whose config is lr=0.1.yaml, say
         ids.insert(0, overrides.pop(0))
+    overrides += words[len(before) :]
     changed = config is not None or bool(overrides)
-    records = select_jobs(store, ids, state=state, name=name, guess=action == "resume" and not changed)
+    records = select_jobs(store, ids, state=state, name=name, tags=tags, guess=action == "resume" and not changed)
     if changed and len(records) != 1:
         raise UsageError(
             f"a changed config is for one job, not for {len(records)}", hint=f"tpux {action} 12 --config C"

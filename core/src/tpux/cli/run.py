@@ -10,6 +10,7 @@ import typer
 from tpux.cli.common import Overrides, find_job, new_app, say, short_id
 from tpux.cli.create import Config, ConfigOption, On, config_of
 from tpux.cli.create import create as create_only
+from tpux.cli.program_words import ProgramWords
 
 if TYPE_CHECKING:
     from tpux.store import Store
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 
-@app.command(epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 'command.workers=[0,1]'")
+@app.command(cls=ProgramWords, epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 lr=3e-4 -- --verbose")
 def run(
     config: Config = None,
     overrides: Overrides = None,

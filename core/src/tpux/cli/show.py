@@ -33,11 +33,13 @@ from tpux.cli.common import (
     step_duration,
     summary,
 )
+from tpux.config.arguments import describe_arguments
 from tpux.console import echo_painted, fit, paint, printable
 from tpux.durations import format_age, format_duration
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
 from tpux.plugin.entrypoints import added_commands
+from tpux.store.tags import load as load_tags
 
 if TYPE_CHECKING:
     from tpux.model.events import Event
@@ -84,12 +86,28 @@ def show(
     if json:
         fields = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
         names: list[JsonValue] = [*changed.names] if changed else []
-        emit({**_to_json(state, happened, found), "progress": fields, "resolved": resolved, "changed_sources": names})
+        args: JsonValue = {key: record.stored_section("command").get(key) for key in ("args", "argv")}
+        emit(
+            {
+                **_to_json(state, happened, found),
+                "arguments": args,
+                "tags": [*load_tags(record.directory)],
+                "progress": fields,
+                "resolved": resolved,
+                "changed_sources": names,
+            }
+        )
     else:
         came = str(progress)
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
         collected = [event for event in happened if isinstance(event, FilesCollected)]
-        facts = {"progress": came or None, "run": progress.url or None}
+        given = describe_arguments(record.stored_section("command"))
+        facts = {
+            "tags": ", ".join(load_tags(record.directory)) or None,
+            "arguments": given or None,
+            "progress": came or None,
+            "run": progress.url or None,
+        }
         _print(record, state, facts, found, describe_changed(changed, state), collected)
         _print_attempts(find_attempts(happened, time.time()))
         _print_resolved(resolved)

@@ -12,6 +12,7 @@ from tpux.cli.common import (
     JobsArg,
     OfName,
     OfState,
+    OfTag,
     describe_jobs,
     held_notice,
     new_app,
@@ -65,6 +66,7 @@ def stop(
     wait: Annotated[bool, typer.Option(help="Wait until the programs have ended.")] = True,
     state: OfState = None,
     name: OfName = None,
+    tag: OfTag = None,
     dry_run: DryRun = False,
 ) -> None:
     """Stop jobs: their programs get SIGTERM, and SIGKILL after command.grace_period.
@@ -80,7 +82,7 @@ def stop(
     if release and keep:
         raise UsageError("--release and --keep exclude each other")
     store = Store()
-    records = select_jobs(store, jobs or [], state=state, name=name)
+    records = select_jobs(store, jobs or [], state=state, name=name, tags=tag)
     requested: dict[Record, StopRequest] = {}
     for record in records:
         requests.require_not_deleted(record)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tpux import env
+from tpux.config.arguments import SEPARATOR
 from tpux.config.document import (
     Document,
     MappingNode,
@@ -34,10 +35,11 @@ from tpux.config.models import (
     tpu_model,
     unknown_section_hint,
 )
-from tpux.config.override import as_sections, drop_unused_tpu_keys, override
+from tpux.config.override import as_sections, drop_unused_defaults, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, exposed_secrets, mask
 from tpux.config.select import check_sections, report_ignored_section, select
+from tpux.config.settings import merge, read_files, read_settings, with_alias
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section
@@ -70,11 +72,22 @@ def load(
             problems.append(Problem(source.location(0), "the config is empty", _EXAMPLE))
         raise ConfigError(problems)
     written = as_sections(root)
-    root = override(written, overrides, plugins, problems)
+    settings = read_settings([Source(*each) for each in stored.settings] if stored else read_files(), problems)
+    words = [*overrides]
+    for number, word in enumerate(words[: words.index(SEPARATOR)] if SEPARATOR in words else words):
+        words[number] = with_alias(word, settings.aliases)
+    base = merge(as_sections(settings.defaults), written) if settings.defaults else written
+    root = base if isinstance(base, MappingNode) else written
+    root, taken = override(
+        drop_unused_defaults(root, words, settings.sources, plugins), words, plugins, problems, warnings
+    )
     document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
     home = stored.home if stored else env.user_home()
-    loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings)
+    typed = dict(zip(words, overrides, strict=True))
+    taken = tuple(typed[word] for word in taken)
+    loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings, taken)
+    loaded.settings = tuple((each.name, each.text) for each in settings.sources)
     loaded.sources = {**stored.sources} if stored else {}
     _Sections(loaded, environ, stored).validate()
     check_sections(loaded, is_stored=stored is not None)

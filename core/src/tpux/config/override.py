@@ -1,4 +1,4 @@
-"""Command-line arguments `section.key=value`, which override the values of a config file."""
+"""Command-line arguments: `section.key=value` overrides a value of a config file, `key=value` is the program's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tpux.config.arguments import ARGV, SEPARATOR, path_of, value_of, words_after
 from tpux.config.document import (
     Argument,
     Document,
@@ -14,6 +15,7 @@ from tpux.config.document import (
     Node,
     ScalarNode,
     SequenceNode,
+    Source,
     Span,
     is_null,
     node_at,
@@ -24,37 +26,61 @@ from tpux.config.yaml import parse
 from tpux.errors import Problem, TpuxError
 from tpux.model.sections import keys_of
 from tpux.plugin.manager import Plugins
+from tpux.plugin.synonyms import key_hint
 
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")
+
+
+_OF_MACHINES = {"tpu": ("accelerator", "zone", "pricing")}
+"""Keys that cost money where they are meant for the config, and go to the program."""
 
 
 class _OverrideError(Exception):
     pass
 
 
-def override(root: MappingNode, arguments: Sequence[str], plugins: Plugins, problems: list[Problem]) -> MappingNode:
-    """Return the config with the arguments applied, from the first to the last.
+def override(
+    root: MappingNode, arguments: Sequence[str], plugins: Plugins, problems: list[Problem], warnings: list[Problem]
+) -> tuple[MappingNode, tuple[str, ...]]:
+    """Return the config with the arguments applied, from the first to the last, and those that are the program's.
 
     Args:
         root: the config.
-        arguments: each `section.key=value`; the value is parsed as YAML.
+        arguments: each `section.key=value`, `section.=value` for a whole section, or `key=value` for the program; the
+            value is parsed as YAML. What follows `--` is the program's, too.
         plugins: the plugins, which have sections.
         problems: receives errors, located at `argument 'section.key=value'`.
+        warnings: receives what may have been meant for the config.
     """
-    sections = section_names(plugins)
-    for argument in arguments:
+    sections, taken = section_names(plugins), list[str]()
+    for number, argument in enumerate(arguments):
+        if argument == SEPARATOR:
+            words = arguments[number + 1 :]
+            node = words_after(words, Argument(argument, ""))
+            taken += words
+            return as_sections(_set_node(root, ARGV, node, problems)), tuple(taken)
         key, equals, text = argument.partition("=")
         source = Argument(argument, text)
         path = re.findall(r"[^.\[\]]+", key)
-        if not equals or not _KEY.fullmatch(key):
-            hint = "for example tpu.accelerator=v4-16"
-            problems.append(Problem(source.location(0), "expected section.key=value", hint))
+        if equals and (place := path_of(key, root, {*sections, *root.entries})):
+            taken.append(argument)
+            if (
+                hint := f"the section is {key}.=..., a key of it {key}.KEY="
+                if key in sections
+                else key_hint(path, _OF_MACHINES)
+            ):
+                message = f"{key}=... is an argument of the program, and changes nothing of the config"
+                warnings.append(Problem(source.location(0), message, hint))
+            root = as_sections(_set_node(root, place, value_of(source), problems))
+        elif not equals or not _KEY.fullmatch(key.removesuffix(".")):
+            hint = "for example tpu.accelerator=v4-16, or lr=0.1 for the program"
+            problems.append(Problem(source.location(0), "expected section.key=value or key=value", hint))
         elif path[0] not in {*sections, *root.entries}:
             hint = unknown_section_hint(path, plugins)
             problems.append(Problem(source.location(0), f"unknown section {path[0]!r}", hint))
         else:
             root = as_sections(_apply(root, path, source, problems))
-    return root
+    return root, tuple(taken)
 
 
 def as_sections(root: MappingNode) -> MappingNode:
@@ -81,14 +107,17 @@ def _apply(root: MappingNode, path: list[str], source: Argument, problems: list[
     span = Span(source, 0, len(source.text))
     errors: list[Problem] = []
     value = parse(source, errors)
-    if not errors:
-        try:
-            changed = _set(root, path, value or ScalarNode(span, None, ""), span)
-            return changed if isinstance(changed, MappingNode) else root
-        except _OverrideError as error:
-            errors.append(Problem(span.location, str(error)))
     problems += errors
-    return root
+    return root if errors else _set_node(root, path, value or ScalarNode(span, None, ""), problems)
+
+
+def _set_node(root: MappingNode, path: Sequence[str], value: Node, problems: list[Problem]) -> MappingNode:
+    try:
+        changed = _set(root, [*path], value, value.span)
+        return changed if isinstance(changed, MappingNode) else root
+    except _OverrideError as error:
+        problems.append(Problem(value.span.location, str(error)))
+        return root
 
 
 def _set(node: Node, path: list[str], value: Node, span: Span) -> Node:
@@ -157,6 +186,23 @@ def drop_unused_tpu_keys(
     warnings.append(Problem(tpu.entries[unused[0]].key.location, message, hint))
     kept = replace(tpu, entries={key: entry for key, entry in tpu.entries.items() if key not in unused})
     return replace(document, entries={**document.entries, "tpu": replace(document.entries["tpu"], value=kept)})
+
+
+def drop_unused_defaults(
+    root: MappingNode, arguments: Sequence[str], sources: Sequence[Source], plugins: Plugins
+) -> MappingNode:
+    """Drop the keys of `tpu` that settings have and the config's allocator does not: they are for other configs."""
+    if not sources or not isinstance(tpu := root.entries["tpu"].value if "tpu" in root.entries else None, MappingNode):
+        return root
+    given = [word.partition("=")[2] for word in arguments if word.startswith("tpu.allocation_mode=")]
+    try:
+        used = keys_of(tpu_model(given[-1] if given else _allocator(tpu), plugins))
+    except TpuxError:  # reported where the allocator is selected
+        return root
+    kept = {key: entry for key, entry in tpu.entries.items() if key in used or entry.key.source not in sources}
+    return replace(
+        root, entries={**root.entries, "tpu": replace(root.entries["tpu"], value=replace(tpu, entries=kept))}
+    )
 
 
 def _allocator(tpu: Node | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from tpux import env
+from tpux.config.arguments import as_written
 from tpux.config.document import Document, KeyPath, Node, Placeholder, Span, node_at, placeholders, to_json
 from tpux.config.models import OtherTpuSection, drop_unset, model_of, tpu_model
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
@@ -41,12 +42,13 @@ class Loaded:
     Attributes:
         path: its file.
         text: the content of the file, comments included.
-        overrides: the `section.key=value` arguments that override it.
+        overrides: the arguments that override it, and those of the program.
         document: its content with positions, all references resolved.
         plugins: the plugins that define its sections.
         home: what `~` in a path on this machine stands for.
         problems: the errors found so far.
         warnings: what may be a mistake.
+        taken: the arguments that are the program's.
         sections: the validated sections: core's seven, and those of `plugins_with_section`. `${job.id}` is 000000 in
             them.
         invalid: the names of the sections with errors.
@@ -59,6 +61,7 @@ class Loaded:
         files: the local files that the config names, to be copied to the job, each with where it is read: at its
             place, or the job's copy.
         sources: where the files of a stored config were read first.
+        settings: path and content of each file of settings.
     """
 
     path: Path
@@ -69,6 +72,7 @@ class Loaded:
     home: Path
     problems: list[Problem]
     warnings: list[Problem]
+    taken: tuple[str, ...] = ()
     sections: dict[str, Section] = field(default_factory=dict, repr=False)  # they contain the secrets
     invalid: set[str] = field(default_factory=set)
     named_at: dict[str, Span] = field(default_factory=dict, repr=False)
@@ -79,6 +83,7 @@ class Loaded:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[Path, Path] = field(default_factory=dict)
     sources: dict[Path, Path] = field(default_factory=dict)
+    settings: tuple[tuple[str, str], ...] = ()
 
     def section(self, name: str, model: type[S]) -> S | None:
         """Return a section of core; None if it is invalid."""
@@ -136,7 +141,7 @@ class Loaded:
         Returns:
             JSON: `config` (by section, as given, with the job's variables substituted), `path`, `overrides`,
             `directory`, `home`, `modules`, `environment`, `allocator`, `files` (each file's copy), `sources`
-            (where each was read), `secrets` (their names; the values are placeholders in `config`).
+            (where each was read), `settings`, `secrets` (their names; the values are placeholders in `config`).
         """
         variables = job_variables(self.path, id=id, user=user)
         config = {
@@ -158,6 +163,7 @@ class Loaded:
             "files": {str(path): str(copy) for path, copy in (files or {}).items()},
             "sources": {str(path): str(self.sources.get(path, read)) for path, read in self.files.items()},
             "secrets": secrets,
+            "settings": [[*each] for each in self.settings],
         }
 
     def _with_own_output_dir(self, job: JsonValue, id: str, token: str) -> JsonValue:  # noqa: A002
@@ -225,6 +231,7 @@ def section_data(
         literal: converts all other strings, in other sections.
     """
     if name == "command":
+        node = as_written(node)
         return to_json(node, lambda each: variables[each.name] if each.kind == "job" else shell_variable(each.name))
 
     def substitute(each: Placeholder) -> str:

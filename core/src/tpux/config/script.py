@@ -1,4 +1,4 @@
-"""The arguments of a resumed attempt in a shell script: where it has them, or after its one command."""
+"""The arguments of an attempt in a shell script: where it has them, or after its one command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tpux.config.arguments import program_words
 from tpux.config.interpolate import substitute
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ _OWN_SCRIPT = re.compile(r"(?<![^\s/'\"])(?:eval\s|(?:bash|dash|ksh|sh|zsh)['\"]
 
 
 def insert_arguments(script: str, arguments: Mapping[str, str]) -> str:
-    """Return a script with its arguments where it has `${resume_args}` and `${stage_args}`, else appended.
+    """Return a script with its arguments where it has `${args}`, `${resume_args}` and `${stage_args}`, else appended.
 
     Args:
         script: the script.
-        arguments: what the config has of the two, by name and in this order; "" in an attempt without it.
+        arguments: what the config has of the three, by name and in this order; "" in an attempt without it.
     """
     appended = [text for name, text in arguments.items() if text and not _has_arguments(script, name)]
     placed = substitute(script, arguments)
@@ -44,9 +45,13 @@ def check_arguments(loaded: Loaded, command: CommandSection) -> None:
     """Check that the arguments of a later attempt reach the program, hours before it starts."""
     scripts = {"cmd": command.cmd, "resume_cmd": command.resume_cmd or ""}
     resumed = "resume_cmd" if command.resume_cmd else "cmd"
-    for key, names in (("resume_args", [resumed]), ("stage_args", [name for name, text in scripts.items() if text])):
-        for name in names if getattr(command, key) else ():
-            if not _has_arguments(scripts[name], key) and not is_one_command(scripts[name]):
+    given, every = "args" if program_words(command) else "", [name for name, text in scripts.items() if text]
+    for key, names in (given, every), ("resume_args", [resumed]), ("stage_args", every):
+        for name in names if key and (key == given or getattr(command, key)) else ():
+            if key == given and _is_quoted(scripts[name]):
+                message = f"${{{key}}} is within quotes in command.{name}, and its words have quotes of their own"
+                loaded.error(("command", name), message, "write it outside of quotes: python train.py ${args}")
+            elif not _has_arguments(scripts[name], key) and not is_one_command(scripts[name]):
                 message = f"command.{key} cannot be appended to command.{name}: it is not one simple command"
                 hint = f"write ${{{key}}} in it where the arguments belong, as in: python train.py ${{{key}}} | tee log"
                 loaded.error(("command", key), message, hint)
@@ -74,4 +79,12 @@ def is_one_command(script: str) -> bool:
 def _has_arguments(script: str, key: str) -> bool:
     """Return whether a script names `${key}` or $TPUX_RESUME_ARGS outside of comments."""
     code = _QUOTED_OR_COMMENT.sub(lambda token: "" if token["comment"] else token[0], script)
-    return substitute(code, {key: ""}) != code or re.search(r"\bTPUX_RESUME_ARGS\b", code) is not None
+    if substitute(code, {key: ""}) != code:
+        return True
+    return key != "args" and re.search(r"\bTPUX_RESUME_ARGS\b", code) is not None
+
+
+def _is_quoted(script: str) -> bool:
+    """Return whether a script has `${args}` within quotes."""
+    quoted = [token[0] for token in _QUOTED_OR_COMMENT.finditer(script) if token[0][0] in "\"'"]
+    return any(substitute(text, {"args": ""}) != text for text in quoted)

@@ -15,9 +15,11 @@ class Stored(NamedTuple):
         copies: the job's copy of each file that the config names.
         sources: where each of these files was read, if that is known.
         home: what `~` in a path on this machine stands for.
+        settings: path and content of each file of settings, as it was.
     """
 
     text: str
     copies: Mapping[Path, Path]
     sources: Mapping[Path, Path]
     home: Path
+    settings: tuple[tuple[str, str], ...] = ()

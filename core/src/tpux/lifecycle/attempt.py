@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tpux import config, env
+from tpux.config.arguments import argument_text, file_lines
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.open import attempt_variables
@@ -89,13 +90,20 @@ def command(turn: Turn, worker: Worker, home: str = "") -> Command:
 
 def _script(turn: Turn) -> str:
     """Return the text of the config that the attempt runs, with its arguments and references substituted."""
-    section = turn.job.command
+    section, references = turn.job.command, _references(turn)
+
+    def known(text: str) -> str:
+        return config.substitute(text, references)
+
     text = section.resume_cmd if turn.state.run.resume and section.resume_cmd else section.cmd
-    return config.substitute(config.insert_arguments(text, _arguments(turn)), _references(turn))
+    args = {"args": argument_text(section, known)} if {"args", "argv"} & section.model_fields_set else {}
+    resumed = {name: known(given) for name, given in _arguments(turn).items()}
+    script = config.insert_arguments(known(text), {**args, **resumed})
+    return file_lines(section, known, env.ARGS_FILE) + script
 
 
 def _arguments(turn: Turn) -> dict[str, str]:
-    """Return the arguments that the config has, with references; "" if this attempt does without."""
+    """Return the arguments that the config has for a resume, with references; "" if this attempt does without."""
     section, state = turn.job.command, turn.state
     given = {"resume_args": (section.resume_args, state.run.resume), "stage_args": (section.stage_args, state.stage)}
     return {name: text.strip() if used else "" for name, (text, used) in given.items() if text}

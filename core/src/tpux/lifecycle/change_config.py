@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 from tpux import config
 from tpux.clock import SystemClock
+from tpux.config.arguments import joined
 from tpux.errors import ConfigError, TpuxError, UsageError
 from tpux.lifecycle.decision import release_time
-from tpux.lifecycle.new_config import config_files, preflight, report_findings
+from tpux.lifecycle.new_config import config_files, preflight, report_arguments, report_findings
 from tpux.lifecycle.open import (
     InvalidStoredConfigError,
     differences_of_machines,
@@ -24,6 +25,7 @@ from tpux.lifecycle.open import (
 )
 from tpux.lifecycle.sources import ChangedSources, compare_sources, sources_of
 from tpux.lifecycle.turn import Next, Turn
+from tpux.lifecycle.waits_for_jobs import require_other_jobs
 from tpux.model import events
 from tpux.model.failures import Failure
 from tpux.plugin.manager import Plugins
@@ -77,6 +79,7 @@ def change_config(
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
+    report_arguments(loaded, overrides, warn=warn)
     former = _open_former(store, record, plugins, environ, required=state.requested)
     job = replace(former.job, resolved={**former.job.resolved, **record.updates()}) if former else None
     draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested, sync=sync)
@@ -84,6 +87,7 @@ def change_config(
         _require_same_machines(job, draft, former.config.allocator)
     for change in _resolution_changes(job, draft) if job else []:
         warn(f"note: {change} (from the environment of this shell)")
+    require_other_jobs(store, draft)
     report_findings(preflight(draft, plugins), warn=warn)
     changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
     name = _write(record, loaded, draft, changed)
@@ -114,8 +118,9 @@ def _load_stored(
     sources = sources_of(data)
     copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
     text = (record.config_directory / "config.yaml").read_text()
-    stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])))
-    given = [*cast("list[str]", data["overrides"]), *overrides]
+    settings = tuple((path, content) for path, content in cast("list[tuple[str, str]]", data.get("settings", [])))
+    stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])), settings)
+    given = joined(cast("list[str]", data["overrides"]), overrides)
     return config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
 
 

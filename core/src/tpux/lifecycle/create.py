@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
-from tpux.lifecycle.new_config import config_files, preflight, report_findings
+from tpux.lifecycle.new_config import config_files, preflight, report_arguments, report_findings
 from tpux.lifecycle.open import draft_job
 from tpux.lifecycle.transfer import open_giver, require_same_machines
+from tpux.lifecycle.waits_for_jobs import require_other_jobs
 from tpux.model.events import Created
 from tpux.plugin.manager import Plugins
 from tpux.store import Files, Store
 from tpux.store.hooks import TRACE, HookObserver
+from tpux.store.tags import FILE as TAGS
+from tpux.store.tags import dump as dump_tags
 
 if TYPE_CHECKING:
     from tpux.store.record import Record
@@ -54,10 +57,12 @@ def create_job(
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
+    report_arguments(loaded, overrides, warn=warn)
     giver = open_giver(store, on, plugins) if on else None
     draft = draft_job(store, loaded, plugins, taken_over=giver.job if giver else None)
     if giver:
         require_same_machines(giver, draft)
+    require_other_jobs(store, draft)
     report_findings(preflight(draft, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Created]:
@@ -75,6 +80,7 @@ def create_job(
             takes_over=on.id if on else "",
         )
         trace = {TRACE: (b"".join(observer.lines), 0o600)} if env.trace_hooks() else {}
-        return {**content, **trace}, created
+        tags = {TAGS: (dump_tags(draft.job.tags), 0o600)} if draft.job.tags else {}
+        return {**content, **tags, **trace}, created
 
     return store.create(build, at=clock.now())

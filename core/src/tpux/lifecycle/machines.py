@@ -18,6 +18,7 @@ from tpux.lifecycle.decision import plugin_failure, record_failure
 from tpux.lifecycle.open import InvalidStoredConfigError, build_request, with_tpu
 from tpux.lifecycle.programs import command_workers
 from tpux.lifecycle.turn import Next, Phase, Turn
+from tpux.lifecycle.waits_for_jobs import wait_for_jobs
 from tpux.model import events
 from tpux.model.events import Allocated, AllocationRequested, StateChanged, Warned
 from tpux.model.failures import Failure, FailureKind
@@ -42,15 +43,15 @@ MACHINES_UNKNOWN = "machines unknown"
 
 
 class Pending(Phase):
-    """A job that is about to request machines, unless its config is no longer valid."""
+    """A job that is about to request machines, unless its config is no longer valid; it may wait for other jobs."""
 
     def step(self, turn: Turn) -> Next:
-        """Request machines."""
+        """Request machines, once no other job has to end first."""
         try:
             turn.opened  # noqa: B018  (it reads the config)
         except InvalidStoredConfigError as error:
             return refuse_config(turn, error)
-        return request_machines(turn)
+        return wait_for_jobs(turn) or request_machines(turn)
 
 
 class Provisioning(Phase):

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from tpux import config
+from tpux.config.arguments import describe_arguments
 from tpux.console import waiting_for
 from tpux.errors import ConfigError, HostUnreachableError, Problem, TpuxError, plain_reason
 from tpux.model.events import ConfigChanged
@@ -135,6 +136,14 @@ def _check_output_directory(job: Job) -> list[Finding]:
 
 def _is_below(path: str, directory: str) -> bool:
     return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(directory))
+
+
+def report_arguments(loaded: config.Loaded, overrides: Sequence[str], *, warn: Callable[[str], None]) -> None:
+    """Say which arguments the program gets, if some of them were typed."""
+    if any(word in loaded.taken for word in overrides):
+        section = loaded.resolved(id="", user="")["config"]
+        command = section.get("command") if isinstance(section, dict) else None
+        warn(f"note: arguments of the program: {describe_arguments(command if isinstance(command, dict) else {})}")
 
 
 def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:

@@ -34,6 +34,7 @@ from tpux.model.values import (
     Duration,
     OutputPattern,
     Size,
+    Tag,
     WorkerDirectory,
 )
 
@@ -214,6 +215,21 @@ def _paths(value: object) -> Iterator[Path]:
             yield from _paths(item)
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, (str, int)) and not isinstance(value, bool) else value
+
+
+class GroupOfJobs(BaseModel):
+    """Jobs of which a limited number runs at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9][-A-Za-z0-9_.]{0,99}$")]
+    """The group's name, the same in each of its jobs."""
+    max_running: int = Field(1, ge=1)
+    """The most jobs of the group that have left pending and have not ended, for this job to start."""
+
+
 class JobSection(Section):
     """The job as a whole."""
 
@@ -235,6 +251,12 @@ class JobSection(Section):
     """What to do after a failure: pre, resume, reapply, rerun, pass, or a rule plugin; `tpux rules` lists them."""
     max_restarts: dict[FailureKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     """The maximum number of consecutive restarts for each kind of failure."""
+    after: Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """The ids of jobs that must have succeeded before this one starts: until then it is pending."""
+    group: GroupOfJobs | None = None
+    """The group of jobs that it belongs to, of which `max_running` run at once, those with the lowest ids first."""
+    tags: Annotated[list[Tag], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Words that select the job, such as with `tpux list --tag`; `tpux tag` changes them later."""
     stalled_after: Duration | None = None
     """End an attempt as stalled if no worker has written output for this long; null, the default, turns that off."""
     output_dir: WorkerDirectory | None = None
@@ -345,6 +367,14 @@ class CommandSection(Section):
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
     """The shell script to run on each selected worker (`run` is an alias)."""
+    args: dict[Annotated[str, Field(pattern=r"^[^\s=-][^\s=]*$")], object] = Field(default_factory=dict)
+    """Arguments of the program by name, such as lr: 3e-4, which key=value on the command line changes.
+
+    They are appended to a script that is one command; any other has ${args} where they belong."""
+    args_style: Literal["--{key}={value}", "--{key} {value}", "{key}={value}", "json"] = "--{key}={value}"
+    """The form in which the program gets them; json is a file, whose path is in TPUX_ARGS_FILE."""
+    argv: list[str] = Field(default_factory=list)
+    """Further words for the program, after those of args, as they are: what follows -- on the command line."""
     env: dict[str, Annotated[str, BeforeValidator(_variable_value)]] = Field(default_factory=dict)
     """Environment variables of the program, in addition to those of tpux."""
     workers: WorkerNumber | list[WorkerNumber] | Literal["all"] = "all"
@@ -379,6 +409,11 @@ class CommandSection(Section):
     stage_args: str | None = None
     """Arguments of the script once the job has been resumed, such as --stage=${job.stage}: appended after resume_args,
     or in the place of ${stage_args}; also in $TPUX_RESUME_ARGS."""
+
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the arguments of the program."""
+        hint = "give it to the program in command.env"
+        return {"args": hint, "argv": hint}
 
     @field_validator("env")
     @classmethod

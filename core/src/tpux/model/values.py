@@ -24,6 +24,7 @@ CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u20
 """Characters that no name may have: they control a terminal, break or reverse a line, or cannot be encoded."""
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+TAG = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:/=]{0,99}")
 """The name of an environment variable that a shell accepts."""
 
 
@@ -192,6 +193,7 @@ def _below_output(pattern: str) -> str:
     return pattern
 
 
+Tag = Annotated[str, Field(pattern=f"^{TAG.pattern}$")]
 OutputPattern = Annotated[str, AfterValidator(_below_output)]
 """A glob pattern below the output directory of an attempt."""
 

@@ -1,4 +1,4 @@
-"""`tpux monitor`: show your jobs and the output of one of them, live."""
+"""`tpux monitor` (Watch): show your jobs and the output of one of them, live."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def monitor(
     filter_: Annotated[
         str,
         typer.Option(
-            "--filter", help="Only jobs with all these words in id or name; also state:, tpu:, zone:, user:; ! negates."
+            "--filter", help="Only jobs with all these words in id or name; also tag:, state:, tpu:, zone:, user:."
         ),
     ] = "",
     interval: Annotated[

@@ -45,7 +45,7 @@ class Job:
             "for": format_age(max(0.0, now - info.since)),
             "tpu": info.accelerator or "",
             "try": str(info.attempt) if info.attempt > 1 else "",
-            "progress": info.progress,
+            "progress": str(info.progress or ""),
             "last line": waits or (because if info.ended else self.last_line or because),
         }
         return {name: next(iter(printable(text).splitlines()), "") for name, text in cells.items()}
@@ -59,6 +59,8 @@ def matches(job: JobInfo, text: str) -> bool:
 def _has(job: JobInfo, word: str) -> bool:
     key, colon, value = word.partition(":")
     fields = {"state": job.state, "user": job.user, "name": job.name, "tpu": job.accelerator, "zone": job.zone}
+    if colon and key == "tag":
+        return value in job.tags
     if colon and key in fields:
         return value in (fields[key] or "")
     return word in job.name or word == str(int(job.id))

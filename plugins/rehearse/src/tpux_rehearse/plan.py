@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MODULES_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select in a config without `setup.modules`; the environment follows."""
-LOCAL = "local="
+LOCAL = "local.="
 """The override of the section that preempts local workers."""
 CLOUD_MODES = ("tpu-vm", "queued-resources")
 """The allocators that the emulator serves; the first one takes the place of any other."""

@@ -1,0 +1,60 @@
+"""What a pending job waits for before it requests machines: jobs that must have succeeded, and its turn in a group."""
+
+from __future__ import annotations
+
+from tpux.errors import UsageError
+from tpux.lifecycle.turn import Next, Turn
+from tpux.model.job import Job
+from tpux.store import Store, groups, ids
+
+POLL = 2.0
+"""Seconds between two looks at the other jobs, for the first of those that wait."""
+LONGEST_POLL = 60.0
+
+
+def wait_for_jobs(turn: Turn) -> Next | None:
+    """Return that the job waits for other jobs, which `why` then says; None if it may start.
+
+    A job that holds machines, or takes over those of another one, uses them now: only `job.after` delays it.
+    """
+    state, section = turn.state, turn.job.job
+    if state.setup_only:
+        return None
+    for job in section.after:
+        if (found := _reason(turn, job)) is not None:
+            turn.waiting(found[0], hint=found[1])
+            return Next(after=POLL)
+    if (group := section.group) is None or state.requested or state.takes_over:
+        return None
+    ahead = groups.enter(turn.store, group.name, group.max_running, state.id)
+    if ahead is None:
+        return None
+    turn.waiting(f"waits for its turn in the group {group.name}, of which {group.max_running} may run")
+    return Next(after=min(LONGEST_POLL, POLL * (1 + ahead)))
+
+
+def _reason(turn: Turn, job: int) -> tuple[str, str] | None:
+    """Return why another job has not succeeded and what the user can do about it; None if it has."""
+    record = turn.store.record(ids.normalize(str(job)))
+    if not record.directory.is_dir():
+        hint = f"start it without: tpux stop {turn.number}; tpux resume {turn.number} job.after=[]"
+        return f"waits for job {job}, which was deleted", hint
+    state = record.refresh()
+    if state.state == "succeeded":
+        return None
+    if state.ended:
+        ended = "has failed" if state.state == "failed" else "was stopped"
+        return f"waits for job {job} to succeed, which {ended}", f"start it again: tpux resume {job}"
+    return f"waits for job {job} to succeed", ""
+
+
+def require_other_jobs(store: Store, job: Job) -> None:
+    """Refuse a job that is to start after itself, or after jobs that do not exist.
+
+    Raises:
+        UsageError: it is.
+    """
+    for other in job.job.after:
+        if other == int(job.id):
+            raise UsageError(f"job.after: job {other} cannot wait for itself")
+        store.find(str(other))

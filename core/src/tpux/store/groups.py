@@ -1,0 +1,72 @@
+"""Groups of jobs of which a limited number runs at once: `groups/NAME.json` in the directory of a user's supervisor.
+
+The file is only a list of who came first. Whether a job counts is read from the job itself, so neither a crash nor a
+job that was deleted leaves a place occupied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpux.store import locks
+from tpux.store.files import JsonFile
+
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.store.state import State
+
+
+@dataclass(frozen=True)
+class _Members:
+    running: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
+def enter(store: Store, name: str, limit: int, job: str) -> int | None:
+    """Let a pending job start if fewer than `limit` of its group have, and no other that waits has a lower id.
+
+    Args:
+        store: the store of the jobs.
+        name: the group.
+        limit: how many may run.
+        job: the job's id.
+
+    Returns:
+        None if it may start: it then has its place until it ends. Otherwise how many may be before it.
+
+    Raises:
+        OSError: the group's file cannot be read or written.
+        TpuxError: another process held the group's lock for long.
+    """
+    path = store.supervisor / "groups" / f"{name}.json"
+    with locks.held(path.with_suffix(".lock"), what=f"the group {name}"):
+        file = JsonFile(path, _Members)
+        found = file.load() or _Members()
+        running = [other for other in found.running if other == job or _counts(store, other, name)]
+        waiting = sorted({*found.waiting, job} - {*running}, key=int)
+        free = limit - len(running)
+        if job not in running:
+            ahead = waiting[: waiting.index(job)]
+            still = list[str]()
+            while ahead and len(still) < free:  # only those that would start first are read
+                if _counts(store, other := ahead.pop(0), name, pending=True):
+                    still.append(other)
+                else:
+                    waiting.remove(other)
+            if len(still) < free:
+                running.append(job)
+                waiting.remove(job)
+        file.save(_Members(tuple(running), tuple(waiting)))
+        return None if job in running else waiting.index(job)
+
+
+def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool:
+    """Return whether a job has not ended, and is still in this group."""
+    record = store.record(job)
+    if not record.directory.is_dir():
+        return False
+    state: State = record.refresh()
+    group = record.stored_section("job").get("group")
+    is_member = isinstance(group, dict) and group.get("name") == name
+    return is_member and not state.ended and (state.state == "pending" or not pending)

@@ -1,0 +1,1 @@
+"""`tpux sweep`: one job for each point of a grid of arguments."""
