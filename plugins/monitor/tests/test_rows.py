@@ -24,7 +24,8 @@ INFO = JobInfo(
 @pytest.mark.parametrize(
     ("words", "found"),
     [("", True), ("llama", True), ("14", True), ("4", True), ("1", False), ("state:running v4", False),
-     ("state:running llama", True), ("!llama", False), ("!state:failed", True), ("tpu:v4", True), ("zone:eu", False), ("tag:x", True), ("!tag:x", False), ("tag:y", False)],
+     ("state:running llama", True), ("!llama", False), ("!state:failed", True),
+     ("tpu:v4", True), ("zone:eu", False), ("tag:x", True), ("!tag:x", False), ("tag:y", False)],
 )  # fmt: skip
 def test_a_filter(words, found):
     assert matches(INFO, words) is found
