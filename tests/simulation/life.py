@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +23,12 @@ from unittest import mock
 from tests.simulation.cloud import NAME, Cloud
 from tests.simulation.faults import CUT, FULL, HANG, SUSPEND, DeathError, Disk, Fault, full
 from tests.simulation.worker import Machine, Run, SimHost
-from tpux import HostUnreachableError, TpuxError, hookimpl, sh
+from tpux import HostUnreachableError, TpuxError, hookimpl, sh, threads
 from tpux.errors import UsageError
+from tpux.lifecycle import allocator_calls
 from tpux.lifecycle.create import create_job
 from tpux.model import events
 from tpux.plugin.manager import Plugins
-from tpux.remote import calls, fanout
 from tpux.store import Store, locks, requests
 from tpux.store.fold import apply_event
 from tpux.store.locks import Lock
@@ -163,13 +162,13 @@ class _Clock:
         return self._simulation.wait(event, seconds)
 
 
-class _InlinePool:
-    """Makes each call at once, in the thread that submits it."""
+class _InlinePool(threads.Pool):
+    """Does each task at once, in the thread that submits it."""
 
-    def submit(self, call: Callable[..., object], *arguments: object) -> Future[None]:
-        call(*arguments)
-        done: Future[None] = Future()
-        done.set_result(None)
+    def submit(self, run: Callable[[], object], *, wake: bool = True, first: bool = False) -> threads.Task:
+        run()
+        done = threads.Task(lambda: None)
+        done.run()
         return done
 
 
@@ -181,9 +180,11 @@ class _Turns:
         self.queue: list[str] = []
         self.paused = False
 
-    def submit(self, jobs: Sequence[str], threads: int) -> None:
+    def submit(self, job: str) -> None:
+        self.queue.append(job)
+
+    def wake(self, threads: int) -> None:
         del threads
-        self.queue.extend(jobs)
 
     def blocked(self) -> list[object]:
         return []
@@ -516,9 +517,10 @@ class _Simulation:
         random.seed(self.life.seed)
         with ExitStack() as stack:
             for target, name, value in (
-                (calls, "_pool", lambda: pool),
-                (fanout, "_pool", lambda: pool),
+                (threads, "pool", lambda *_: pool),
+                (allocator_calls, "_lanes", {}),
                 (scheduler, "TurnPool", make_turns),
+                (scheduler.heartbeat, "Watchdog", lambda *_: mock.Mock()),
                 (scheduler, "Plugins", lambda: self.plugins),
                 (scheduler, "POLL_EVERY", scheduler.LONGEST_DELAY),
                 (scheduler.orphans, "search_in_background", lambda *_: None),
