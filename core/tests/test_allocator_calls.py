@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -162,4 +163,57 @@ def test_a_call_that_was_withdrawn_or_is_paused_is_not_made_before_it_is_asked_f
     assert not job.answered.wait(0.1)
     assert job.made == []
     allocator_calls.pause(False)
+    assert job.asks("provision") is True
+
+
+def test_calls_that_come_in_time_do_not_wait_behind_those_that_never_return(gate, monkeypatch):
+    """A task never moves from one of the two pools to the other, and more threads come to one of them only."""
+    monkeypatch.setattr(allocator_calls, "BLOCKED_AFTER", 0.05)
+    jobs = [Job() for _ in range(3 * THREADS)]
+    for job in jobs:
+        assert job.asks("inspect") is True
+    hung, others = jobs[:THREADS], jobs[THREADS:]
+    for job in hung:
+        job.ask("inspect", gate.wait)
+    waiting = {job for job in others if job.ask("inspect") is None}
+    deadline = time.monotonic() + SOON
+    while waiting:
+        assert time.monotonic() < deadline, f"{len(waiting)} calls never begin"
+        waiting = {job for job in waiting if job.ask("inspect") is None}
+        threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_call_that_fails_for_lack_of_memory_beside_its_plugin_has_an_answer(nth):
+    """Without one its job would wait without end, and with `provision` so would a stop of it."""
+    job = Job()
+
+    class NoMemory(SystemClock):
+        calls = 0
+
+        def monotonic(self) -> float:
+            if threading.current_thread() is not threading.main_thread():
+                self.calls += 1
+                if self.calls == nth:
+                    raise MemoryError
+            return super().monotonic()
+
+    job.calls._clock = NoMemory()
+    deadline = time.monotonic() + SOON
+    while (answer := job.ask("provision")) is None:
+        assert time.monotonic() < deadline, "its end is not known"
+        threading.Event().wait(0.01)
+    assert answer is True or isinstance(answer, MemoryError)
+    assert not job.calls.changing
+
+
+def test_the_first_call_of_an_allocator_is_not_made_while_the_process_ends():
+    job = Job()
+    allocator_calls.pause(True)
+    try:
+        assert job.ask("provision") is None
+        assert not job.answered.wait(0.1)
+        assert job.made == []
+    finally:
+        allocator_calls.pause(False)
     assert job.asks("provision") is True

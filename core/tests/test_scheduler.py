@@ -14,6 +14,7 @@ from tpux.model.events import Created
 from tpux.store import Store
 from tpux.store.locks import Lock
 from tpux.supervisor import scheduler
+from tpux.supervisor import turns as turns_module
 from tpux.supervisor.scheduler import Supervisor
 from tpux.supervisor.turns import BLOCKED_AFTER, THREADS, TurnPool
 
@@ -240,3 +241,17 @@ def test_a_turn_that_lasts_does_not_delay_those_that_wait_for_its_thread(clock):
         pool.wake(0)
         threading.Event().wait(0.01)
     gate.set()
+
+
+def test_a_turn_that_cannot_be_noted_for_lack_of_memory_is_taken(clock, monkeypatch):
+    """Else its job would count as one whose turn has begun, and would get none until the next process."""
+    taken = threading.Event()
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(turns_module, "tracked", fail)
+    pool = TurnPool(lambda _: taken.set(), clock)
+    pool.submit("000001")
+    pool.wake(1)
+    assert taken.wait(60)

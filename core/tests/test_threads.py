@@ -179,12 +179,24 @@ def test_a_call_whose_answer_cannot_be_kept_leaves_its_worker_free(monkeypatch: 
 
     made._answers = Full()
     monkeypatch.setattr(calls._log, "error", no_memory)
-    made.make({0: None}, lambda index, _: index, 0.0)
+    with pytest.raises(MemoryError):  # not the answer None, which says that all went well
+        made.make({0: None}, lambda index, _: index, SOON)
     while worker_threads.busy():
         threading.Event().wait(0.01)
     made._answers = {}
     assert made.make_all({0: None}, lambda index, _: index) == {0: 0}
-    assert worker_threads._active == 0
+    while worker_threads._active:
+        threading.Event().wait(0.01)
+
+
+def test_a_call_that_cannot_begin_for_lack_of_memory_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: WorkerCalls[int] = WorkerCalls(worker_threads := WorkerThreads(SystemClock()), threading.Event())
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "tracked", no_memory)
+        assert made.make({0: None}, lambda index, _: index, 0.5) == {}
+        while worker_threads.busy():
+            threading.Event().wait(0.01)
+    assert made.make_all({0: None}, lambda index, _: index) == {0: 0}
 
 
 @FAILURES

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -140,6 +141,8 @@ class JobController:
         """
         self.workers.begin_step()
         turn, held = self.begin(), self.allocator.changing
+        if held and any(request.action in {"stop", "delete"} for request in requests.pending(turn.record)):
+            self.allocator.withdraw()  # a call that has not begun is not waited for
         try:
             self._write_changed_workers(turn)
             turn.request = self._pending_request(turn)
@@ -147,6 +150,9 @@ class JobController:
             self._commit(turn, step)
         except BaseException:
             self.restart_phase()  # a generator that raised is exhausted, and would look as if it had completed
+            with suppress(Exception):
+                if held and self._pending_request(turn):
+                    self.allocator.notify()  # it has waited for the answer, and must not wait for the next try
             raise
         finally:
             if turn.state.state == "recovering" and not self.workers.threads.busy() and descriptors.is_short():

@@ -81,7 +81,7 @@ class _Lane:
 
     def submit(self, run: Callable[[], None], *, in_time: bool, first: bool) -> threads.Task:
         with self._choosing:
-            pool = self._kept if in_time and self._free.full else self._free
+            pool = self._kept if in_time and self._free.full and not self._kept.full else self._free
             return pool.submit(run, first=first)
 
     def relieve(self, now: float) -> None:
@@ -101,12 +101,15 @@ class _Lane:
 
 _lanes: dict[str, _Lane] = {}
 _guard = threading.Lock()
+_paused = threading.Event()
 
 
 def pause(paused: bool) -> None:
     """Begin no call until this is undone: the process is about to end."""
-    for lane in list(_lanes.values()):
-        lane.pause(paused)
+    with _guard:
+        _paused.set() if paused else _paused.clear()
+        for lane in _lanes.values():
+            lane.pause(paused)
 
 
 def running() -> bool:
@@ -177,6 +180,11 @@ class AllocatorCalls:
         self._lane(call.allocator).relieve(self._clock.monotonic())
         return None
 
+    def notify(self) -> None:
+        """Let the job have its next turn at once."""
+        if self.on_answer is not None:
+            self.on_answer()
+
     def leave(self) -> None:
         """Wait only for the end of a call: the job has entered a state that may not take its answer."""
         if self.call is not None:
@@ -193,6 +201,7 @@ class AllocatorCalls:
         with _guard:
             if (lane := _lanes.get(allocator)) is None:
                 lane = _lanes[allocator] = _Lane(allocator)
+                lane.pause(_paused.is_set())
             return lane
 
     def _begin(self, call: AllocatorCall) -> AllocatorCall:
@@ -211,8 +220,9 @@ class AllocatorCalls:
         return call
 
     def _make(self, call: AllocatorCall, lane: _Lane) -> None:
-        call.started = started = self._clock.monotonic()
+        started = 0.0
         try:
+            call.started = started = self._clock.monotonic()
             lane.running.add(call)
             with calls.tracked(call.plugins):
                 call.answer = call.run()
@@ -221,8 +231,8 @@ class AllocatorCalls:
         finally:
             lane.running.discard(call)
             with self._lock:
-                self._lasted = self._clock.monotonic() - started
-                call.ended = True
+                call.ended = True  # first: without memory the rest fails, and the answer is found by a later turn
                 notify = self.on_answer if not call.awaited else None
+                self._lasted = self._clock.monotonic() - started
             if notify is not None:
                 notify()

@@ -160,6 +160,8 @@ class WorkerCalls(Generic[R]):
         self._awaited: set[int] = set()
         self._answers: dict[int, R | TpuxError] = {}
         self._errors: list[BaseException] = []
+        self._lost = False
+        """An answer could not be kept."""
 
     @property
     def pending(self) -> frozenset[int]:
@@ -194,6 +196,9 @@ class WorkerCalls(Generic[R]):
             errors, self._errors = self._errors, []
         if self._interrupted.is_set():
             raise StepInterruptedError
+        if self._lost:  # the next step begins all tasks again, as after every error
+            self._lost = False
+            raise MemoryError
         if errors:
             raise errors[0]
         return {index: answers[index] for index in sorted(answers)}
@@ -220,19 +225,22 @@ class WorkerCalls(Generic[R]):
             except BaseException as other:  # noqa: BLE001  (raised by `make`, in the job's turn)
                 error = other
             with self._changed:
-                self._pending.discard(index)  # first: without memory the rest fails, and the worker is called again
+                self._pending.discard(index)
                 self._awaited.discard(index)
-                if error is not None:
-                    self._errors.append(error)
-                else:
-                    self._answers[index] = answer  # type: ignore[assignment]  # R may be None
+                try:
+                    if error is not None:
+                        self._errors.append(error)
+                    else:
+                        self._answers[index] = answer  # type: ignore[assignment]  # R may be None
+                except MemoryError:
+                    self._lost = True
                 if not self._awaited:  # else a poll of 64 workers would wake the job's turn 64 times
                     self._changed.notify_all()
 
         interrupted = self._interrupted
         with self._changed:
-            if index in self._pending or index in self._answers:  # an answer that was not taken is never replaced
-                return False
+            if index in self._answers or (index in self._pending and index in self._threads.busy()):
+                return False  # an answer that was not taken is never replaced
             self._pending.add(index)
         begun = False
         try:

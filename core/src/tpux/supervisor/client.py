@@ -255,6 +255,8 @@ def stop(store: Store, *, timeout: float = STOP_TIMEOUT) -> bool:
     with waiting_for(lambda: "the supervisor to end" + (f", process {running.pid}" if running else "")):
         while not locks.is_free(files.lock):
             if time.monotonic() > deadline:
+                if not files.stop.exists():
+                    raise TpuxError("the supervisor did not end: another command has started it again")
                 if killed or not (killed := kill_holder(files.lock)):
                     raise TpuxError(f"the supervisor did not end within {timeout:.0f} s", where=str(files.log))
                 say(f"the supervisor did not end within {timeout:.0f} s: process {killed} was killed")

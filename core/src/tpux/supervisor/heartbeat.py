@@ -113,7 +113,8 @@ class Watchdog:
             while not self._ended:
                 self._wait_until_stuck()
                 if not self._ended:
-                    self._revive()
+                    with suppress(Exception):  # without memory: tried again
+                        self._revive()
         finally:
             self._watching = False
 

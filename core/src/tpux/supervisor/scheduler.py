@@ -110,6 +110,7 @@ class Supervisor:
             heartbeat.beat(self._files.heartbeat)
             report.write(self._files.report, self._report)
             self._drive()
+            allocator_calls.pause(self._end_requested)
             self._listeners.stop()
             if shutdown := self._end_requested:
                 _log.info("ending%s", ", stopped by the user" if self._stopped else "")
@@ -120,8 +121,9 @@ class Supervisor:
                 break
         self._watchdog.end()
         for job, controller in self._controllers.items():
-            if job not in self._busy:
+            if job not in self._busy and not controller.allocator.running():
                 controller.record.lock.release()
+        allocator_calls.pause(False)
         _log.info("ended")
         if self._stopped and not os.path.exists(self._stop):  # noqa: PTH110  (a string)
             os.execv(sys.executable, [sys.executable, "-m", "tpux.supervisor"])  # noqa: S606  (no shell is meant)
@@ -136,7 +138,6 @@ class Supervisor:
             controller.allocator.withdraw()
         while allocator_calls.running() and time.monotonic() < deadline:
             time.sleep(POLL_EVERY)
-        allocator_calls.pause(False)
         for turn in self._pool.running():
             _log.warning("job %s: its turn is ended with this process: %s", turn.job, turn.describe())
 
@@ -410,8 +411,12 @@ class Supervisor:
                 if due > now:
                     delay = due - now
                     break
-                self._pool.submit(job)  # it can begin to end only when the guard is free
-                self._busy.add(job)
+                self._busy.add(job)  # it can begin to end only when the guard is free
+                try:
+                    self._pool.submit(job)
+                except BaseException:
+                    self._busy.discard(job)
+                    raise
                 del self._due[job]
                 lively += not self._controllers[job].is_quiet
             heapq.heappop(self._queue)  # or the job was scheduled again since

@@ -82,7 +82,8 @@ class TurnPool:
 
     def submit(self, job: str) -> None:
         """Take a turn of a job as soon as `wake` has been called and a thread is free."""
-        self._pool.submit(partial(self._work, job), wake=False)
+        turn = Turn(job, self._clock.monotonic())
+        self._pool.submit(partial(self._work, turn), wake=False)
 
     def wake(self, threads: int) -> None:
         """Let threads take the turns that wait.
@@ -123,14 +124,17 @@ class TurnPool:
         with self._returned:
             self._returned.wait_for(lambda: not self._turns, timeout)
 
-    def _work(self, job: str) -> None:
-        turn = Turn(job, self._clock.monotonic())
+    def _work(self, turn: Turn) -> None:
+        turn.started, taken = self._clock.monotonic(), False
         try:
             with self._returned:
                 self._turns.add(turn)
             with tracked(turn.calls):
-                self._take_turn(job)
+                taken = True
+                self._take_turn(turn.job)
         finally:
+            if not taken:  # without memory: one that nobody sees is better than a job without turns
+                self._take_turn(turn.job)
             with self._returned:
                 self._turns.discard(turn)
                 self._pool.limit = THREADS + sum(turn.blocked for turn in self._turns)
