@@ -62,11 +62,12 @@ def enter(store: Store, name: str, limit: int, job: str) -> int | None:
 
 
 def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool:
-    """Return whether a job has not ended, and is still in this group."""
+    """Return whether a job has not ended, or holds machines until their release, and is still in this group."""
     record = store.record(job)
     if not record.directory.is_dir():
         return False
     state: State = record.refresh()
     group = record.stored_section("job").get("group")
     is_member = isinstance(group, dict) and group.get("name") == name
-    return is_member and not state.ended and (state.state == "pending" or not pending)
+    uses = not state.ended or (state.requested and state.release_at is not None)
+    return is_member and uses and (state.state == "pending" or not pending)
