@@ -15,7 +15,8 @@ LONGEST_POLL = 60.0
 def wait_for_jobs(turn: Turn) -> Next | None:
     """Return that the job waits for other jobs, which `why` then says; None if it may start.
 
-    A job that holds machines, or takes over those of another one, uses them now: only `job.after` delays it.
+    A job that holds machines, or takes over those of another one, uses them now: only `job.after` delays it. It counts
+    in its group.
     """
     state, section = turn.state, turn.job.job
     if state.setup_only:
@@ -24,9 +25,10 @@ def wait_for_jobs(turn: Turn) -> Next | None:
         if (found := _reason(turn, job)) is not None:
             turn.waiting(found[0], hint=found[1])
             return Next(after=POLL)
-    if (group := section.group) is None or state.requested or state.takes_over:
+    if (group := section.group) is None:
         return None
-    ahead = groups.enter(turn.store, group.name, group.max_running, state.id)
+    at_once = state.requested or bool(state.takes_over)
+    ahead = groups.enter(turn.store, group.name, group.max_running, state.id, at_once=at_once)
     if ahead is None:
         return None
     turn.waiting(f"waits for its turn in the group {group.name}, of which {group.max_running} may run")

@@ -23,7 +23,7 @@ class _Members:
     waiting: tuple[str, ...] = ()
 
 
-def enter(store: Store, name: str, limit: int, job: str) -> int | None:
+def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = False) -> int | None:
     """Let a pending job start if fewer than `limit` of its group have, and no other that waits has a lower id.
 
     Args:
@@ -31,6 +31,7 @@ def enter(store: Store, name: str, limit: int, job: str) -> int | None:
         name: the group.
         limit: how many may run.
         job: the job's id.
+        at_once: it holds machines, so it starts however many have: later ones wait for it too.
 
     Returns:
         None if it may start: it then has its place until it ends. Otherwise how many may be before it.
@@ -54,7 +55,7 @@ def enter(store: Store, name: str, limit: int, job: str) -> int | None:
                     still.append(other)
                 else:
                     waiting.remove(other)
-            if len(still) < free:
+            if at_once or len(still) < free:
                 running.append(job)
                 waiting.remove(job)
         file.save(_Members(tuple(running), tuple(waiting)))
