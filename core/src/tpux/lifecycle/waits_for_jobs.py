@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux.errors import UsageError
+from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.turn import Next, Turn
 from tpux.model.job import Job
 from tpux.store import Store, groups, ids
@@ -41,7 +41,11 @@ def _reason(turn: Turn, job: int) -> tuple[str, str] | None:
     if not record.directory.is_dir():
         hint = f"start it without: tpux stop {turn.number}; tpux resume {turn.number} job.after=[]"
         return f"waits for job {job}, which was deleted", hint
-    state = record.refresh()
+    try:
+        state = record.refresh()
+    except TpuxError as error:
+        hint = error.hint or f"see what is wrong: tpux show {job}"
+        return f"waits for job {job}, which cannot be read", hint
     if state.state == "succeeded":
         return None
     if state.ended:

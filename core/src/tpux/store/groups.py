@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpux.errors import TpuxError
 from tpux.store import locks
 from tpux.store.files import JsonFile
 
@@ -67,7 +68,10 @@ def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool
     record = store.record(job)
     if not record.directory.is_dir():
         return False
-    state: State = record.refresh()
+    try:
+        state: State = record.refresh()
+    except TpuxError:  # it may run; it does not delay the others if it only waited
+        return not pending
     group = record.stored_section("job").get("group")
     is_member = isinstance(group, dict) and group.get("name") == name
     uses = not state.ended or (state.requested and state.release_at is not None)
