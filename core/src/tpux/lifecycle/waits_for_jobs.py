@@ -23,6 +23,8 @@ def wait_for_jobs(turn: Turn) -> Next | None:
         return None
     for job in section.after:
         if (found := _reason(turn, job)) is not None:
+            if section.group is not None:
+                groups.leave(turn.store, section.group.name, state.id)
             turn.waiting(found[0], hint=found[1])
             return Next(after=POLL)
     if (group := section.group) is None:

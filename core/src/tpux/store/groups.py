@@ -63,6 +63,28 @@ def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = Fals
         return None if job in running else waiting.index(job)
 
 
+def leave(store: Store, name: str, job: str) -> None:
+    """Give up the place of a job that waits for something else: the others go on.
+
+    Args:
+        store: the store of the jobs.
+        name: the group.
+        job: the job's id.
+
+    Raises:
+        OSError: the group's file cannot be read or written.
+        TpuxError: another process held the group's lock for long.
+    """
+    path = store.supervisor / "groups" / f"{name}.json"
+    file = JsonFile(path, _Members)
+    if (found := file.load()) is None or job not in {*found.running, *found.waiting}:  # asked for at each look
+        return
+    with locks.held(path.with_suffix(".lock"), what=f"the group {name}"):
+        found = file.load() or _Members()
+        rest = (tuple(other for other in each if other != job) for each in (found.running, found.waiting))
+        file.save(_Members(*rest))
+
+
 def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool:
     """Return whether a job has not ended, or holds machines until their release, and is still in this group."""
     record = store.record(job)
