@@ -41,6 +41,8 @@ def _reason(turn: Turn, job: int) -> tuple[str, str] | None:
     """Return why another job has not succeeded and what the user can do about it; None if it has."""
     record = turn.store.record(ids.normalize(str(job)))
     if not record.directory.is_dir():
+        if turn.store.succeeded(record.id):
+            return None
         hint = f"start it without: tpux stop {turn.number}; tpux resume {turn.number} job.after=[]"
         return f"waits for job {job}, which was deleted", hint
     try:
@@ -65,4 +67,5 @@ def require_other_jobs(store: Store, job: Job) -> None:
     for other in job.job.after:
         if other == int(job.id):
             raise UsageError(f"job.after: job {other} cannot wait for itself")
-        store.find(str(other))
+        if not store.succeeded(ids.normalize(str(other))):
+            store.find(str(other))
