@@ -46,3 +46,35 @@ def test_an_ended_job_counts_until_its_machines_are_released(
     assert enter(store, first) is None
     fail(first, release_at=release_at)
     assert enter(store, second) == ahead
+
+
+def test_a_job_that_starts_at_once_takes_a_place(store: Store) -> None:
+    first, second, third = create(store), create(store), create(store)
+    assert enter(store, first) is None
+    assert enter(store, second) == 0
+    assert groups.enter(store, "g", 1, second.id, at_once=True) is None
+    assert enter(store, third, limit=2) == 0
+
+
+def test_a_job_that_cannot_be_read_keeps_its_place_and_delays_no_other(store: Store) -> None:
+    first, second, third, fourth = (create(store) for _ in range(4))
+    assert enter(store, first) is None
+    assert enter(store, second) == 0
+    for unreadable in (first, second):
+        unreadable.events_path.write_text("{}\n" * 2)
+        (unreadable.directory / "state.json").unlink()
+    assert enter(store, third) == 1
+    assert enter(store, third, limit=2) is None
+    assert enter(store, fourth, limit=2) == 0
+
+
+def test_a_job_that_leaves_is_no_longer_waited_for(store: Store) -> None:
+    first, second, third = create(store), create(store), create(store)
+    assert enter(store, first) is None
+    assert enter(store, second) == 0
+    assert enter(store, third) == 1
+    groups.leave(store, "g", first.id)
+    assert enter(store, third) == 1
+    groups.leave(store, "g", second.id)
+    assert enter(store, third) is None
+    groups.leave(store, "none", first.id)
