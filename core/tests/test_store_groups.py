@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tpux.clock import SystemClock
 from tpux.model.events import AllocationRequested, Created, StateChanged
-from tpux.store import Store, groups
+from tpux.model.states import RequestAction
+from tpux.store import Store, groups, requests
 from tpux.store.record import Record
+from tpux.supervisor.scheduler import Supervisor
 
 
 @pytest.fixture
@@ -78,3 +81,30 @@ def test_a_job_that_leaves_is_no_longer_waited_for(store: Store) -> None:
     groups.leave(store, "g", second.id)
     assert enter(store, third) is None
     groups.leave(store, "none", first.id)
+
+
+# --- which jobs are open --------------------------------------------------------------------------
+
+
+def marks(store: Store) -> set[str]:
+    return {path.name for path in (store.shared / "open" / "me").glob("0*")}
+
+
+@pytest.mark.parametrize(("action", "is_open"), [("resume", True), ("rerun", True), ("setup", True), ("stop", False)])
+def test_a_job_that_is_to_start_again_is_open_before_a_supervisor_has_read_that(
+    store: Store, action: RequestAction, is_open: bool
+) -> None:
+    record = create(store)
+    fail(record, release_at=None)
+    (store.shared / "open" / "me" / record.id).unlink(missing_ok=True)
+    requests.write(record, action)
+    assert marks(store) == ({record.id} if is_open else set())
+
+
+def test_a_supervisor_marks_an_ended_job_that_holds_machines(store: Store) -> None:
+    record = create(store)
+    fail(record, release_at=None)
+    (store.shared / "open" / "me" / record.id).unlink()
+    store.supervisor.mkdir(parents=True, exist_ok=True)
+    assert Supervisor(store, SystemClock()).run() == 0
+    assert marks(store) == {record.id}
