@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.world import World
+from tpux.lifecycle.create import create_job
+from tpux.model.events import StateChanged
+from tpux.store import groups
+
 
 def gated(tpux, *words):
     """Create a job that runs until the file that its name has exists."""
@@ -97,3 +104,71 @@ def test_the_group_is_checked_in_the_config(tpux):
         "job.after=x",
     ):
         assert "job." in tpux("config", "check", config, wrong, code=2).stderr
+
+
+# --- step by step, in this process ----------------------------------------------------------------
+
+
+GROUP = "job: {group: {name: g}}\ncommand: {cmd: 'exit 1'}"
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+def other(world):
+    config = world.path / "other.yaml"
+    config.write_text(GROUP)
+    return create_job(world.store, config, ["tpu.allocation_mode=cloud"], warn=print, plugins=world.plugins)
+
+
+def test_a_job_that_is_resumed_on_its_machines_counts_in_its_group(world):
+    world.create(GROUP)
+    world.until("failed")
+    second, third = other(world), other(world)
+    group = world.store.supervisor / "groups" / "g.json"
+    group.unlink()
+    assert groups.enter(world.store, "g", 1, second.id) is None
+    world.request("resume")
+    world.until(lambda: world.state.attempt == 2)
+    assert groups.enter(world.store, "g", 2, third.id) == 0
+
+
+def test_a_job_after_one_that_cannot_be_read_waits_and_says_so(world):
+    first = other(world)
+    world.create("job: {after: [1]}\ncommand: {cmd: 'true'}")
+    first.events_path.write_text("{}\n")
+    (first.directory / "state.json").unlink()
+    world.steps()
+    assert (world.state.state, world.state.why) == ("pending", "waits for job 1, which cannot be read")
+    assert "repair" in world.state.hint
+
+
+def test_a_job_that_waits_for_another_does_not_delay_its_group(world):
+    other(world)
+    world.create("job: {after: [1], group: {name: g}}\ncommand: {cmd: 'true'}")
+    third = other(world)
+    assert groups.enter(world.store, "g", 1, world.job) is None
+    assert groups.enter(world.store, "g", 1, third.id) == 0
+    world.steps()
+    assert world.state.why == "waits for job 1 to succeed"
+    assert groups.enter(world.store, "g", 1, third.id) is None
+
+
+def test_a_job_starts_after_one_that_succeeded_and_was_deleted(world):
+    first = other(world)
+    world.create("job: {after: [1]}\ncommand: {cmd: 'true'}")
+    succeed(first)
+    world.store.remove(first)
+    world.until("succeeded")
+    third = world.path / "third.yaml"
+    third.write_text("job: {after: [1]}\ncommand: {cmd: 'true'}")
+    create_job(world.store, third, ["tpu.allocation_mode=cloud"], warn=print, plugins=world.plugins)
+
+
+def succeed(record):
+    assert record.acquire()
+    for at, to in enumerate(("provisioning", "setting-up", "running", "succeeded")):
+        record.write(StateChanged(to=to), float(at))
+    record.lock.release()

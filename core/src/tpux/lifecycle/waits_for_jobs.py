@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux.errors import UsageError
+from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.turn import Next, Turn
 from tpux.model.job import Job
 from tpux.store import Store, groups, ids
@@ -15,18 +15,22 @@ LONGEST_POLL = 60.0
 def wait_for_jobs(turn: Turn) -> Next | None:
     """Return that the job waits for other jobs, which `why` then says; None if it may start.
 
-    A job that holds machines, or takes over those of another one, uses them now: only `job.after` delays it.
+    A job that holds machines, or takes over those of another one, uses them now: only `job.after` delays it. It counts
+    in its group.
     """
     state, section = turn.state, turn.job.job
     if state.setup_only:
         return None
     for job in section.after:
         if (found := _reason(turn, job)) is not None:
+            if section.group is not None:
+                groups.leave(turn.store, section.group.name, state.id)
             turn.waiting(found[0], hint=found[1])
             return Next(after=POLL)
-    if (group := section.group) is None or state.requested or state.takes_over:
+    if (group := section.group) is None:
         return None
-    ahead = groups.enter(turn.store, group.name, group.max_running, state.id)
+    at_once = state.requested or bool(state.takes_over)
+    ahead = groups.enter(turn.store, group.name, group.max_running, state.id, at_once=at_once)
     if ahead is None:
         return None
     turn.waiting(f"waits for its turn in the group {group.name}, of which {group.max_running} may run")
@@ -37,9 +41,15 @@ def _reason(turn: Turn, job: int) -> tuple[str, str] | None:
     """Return why another job has not succeeded and what the user can do about it; None if it has."""
     record = turn.store.record(ids.normalize(str(job)))
     if not record.directory.is_dir():
+        if turn.store.succeeded(record.id):
+            return None
         hint = f"start it without: tpux stop {turn.number}; tpux resume {turn.number} job.after=[]"
         return f"waits for job {job}, which was deleted", hint
-    state = record.refresh()
+    try:
+        state = record.refresh()
+    except TpuxError as error:
+        hint = error.hint or f"see what is wrong: tpux show {job}"
+        return f"waits for job {job}, which cannot be read", hint
     if state.state == "succeeded":
         return None
     if state.ended:
@@ -57,4 +67,5 @@ def require_other_jobs(store: Store, job: Job) -> None:
     for other in job.job.after:
         if other == int(job.id):
             raise UsageError(f"job.after: job {other} cannot wait for itself")
-        store.find(str(other))
+        if not store.succeeded(ids.normalize(str(other))):
+            store.find(str(other))

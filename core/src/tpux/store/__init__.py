@@ -256,11 +256,23 @@ class Store:
             TpuxError: a file system is mounted below it; nothing was removed.
         """
         files.refuse_mounts(record.directory)
+        with suppress(TpuxError, OSError):  # one that cannot be read; a full disk, which a removal makes room on
+            if record.refresh().state == "succeeded":
+                self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
+                files.append(self.supervisor / "succeeded.jsonl", files.dump({"job": record.id}))
         trash = record.directory.with_name(f".deleted-{record.directory.name}")
         with suppress(FileNotFoundError):  # an earlier try has renamed it, and yet has reported an error
             record.directory.rename(trash)
         open_jobs.unmark(open_jobs.mark_of(str(record.directory)))
         shutil.rmtree(trash, ignore_errors=True)
+
+    def succeeded(self, job: str) -> bool:
+        """Return whether a job had succeeded when its record was removed."""
+        try:
+            lines = (self.supervisor / "succeeded.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return any(json.loads(line)["job"] == job for line in lines)
 
     def add_unreleased(self, job: str, machines: str) -> None:
         """Write what remains of a job whose record is removed: machines that were not released, or programs.

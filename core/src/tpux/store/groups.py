@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpux.errors import TpuxError
 from tpux.store import locks
 from tpux.store.files import JsonFile
 
@@ -23,7 +24,7 @@ class _Members:
     waiting: tuple[str, ...] = ()
 
 
-def enter(store: Store, name: str, limit: int, job: str) -> int | None:
+def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = False) -> int | None:
     """Let a pending job start if fewer than `limit` of its group have, and no other that waits has a lower id.
 
     Args:
@@ -31,6 +32,7 @@ def enter(store: Store, name: str, limit: int, job: str) -> int | None:
         name: the group.
         limit: how many may run.
         job: the job's id.
+        at_once: it holds machines, so it starts however many have: later ones wait for it too.
 
     Returns:
         None if it may start: it then has its place until it ends. Otherwise how many may be before it.
@@ -54,19 +56,45 @@ def enter(store: Store, name: str, limit: int, job: str) -> int | None:
                     still.append(other)
                 else:
                     waiting.remove(other)
-            if len(still) < free:
+            if at_once or len(still) < free:
                 running.append(job)
                 waiting.remove(job)
         file.save(_Members(tuple(running), tuple(waiting)))
         return None if job in running else waiting.index(job)
 
 
+def leave(store: Store, name: str, job: str) -> None:
+    """Give up the place of a job that waits for something else: the others go on.
+
+    Args:
+        store: the store of the jobs.
+        name: the group.
+        job: the job's id.
+
+    Raises:
+        OSError: the group's file cannot be read or written.
+        TpuxError: another process held the group's lock for long.
+    """
+    path = store.supervisor / "groups" / f"{name}.json"
+    file = JsonFile(path, _Members)
+    if (found := file.load()) is None or job not in {*found.running, *found.waiting}:  # asked for at each look
+        return
+    with locks.held(path.with_suffix(".lock"), what=f"the group {name}"):
+        found = file.load() or _Members()
+        rest = (tuple(other for other in each if other != job) for each in (found.running, found.waiting))
+        file.save(_Members(*rest))
+
+
 def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool:
-    """Return whether a job has not ended, and is still in this group."""
+    """Return whether a job has not ended, or holds machines until their release, and is still in this group."""
     record = store.record(job)
     if not record.directory.is_dir():
         return False
-    state: State = record.refresh()
+    try:
+        state: State = record.refresh()
+    except TpuxError:  # it may run; it does not delay the others if it only waited
+        return not pending
     group = record.stored_section("job").get("group")
     is_member = isinstance(group, dict) and group.get("name") == name
-    return is_member and not state.ended and (state.state == "pending" or not pending)
+    uses = not state.ended or (state.requested and state.release_at is not None)
+    return is_member and uses and (state.state == "pending" or not pending)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tpux.errors import UsageError
-from tpux.store import files, identity, locks
+from tpux.store import files, identity, locks, open_jobs
 
 if TYPE_CHECKING:
     from tpux.model.events import RequestAccepted
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
 DIRECTORY = "requests"
+_STARTS = frozenset({"resume", "rerun", "setup"})
 STOPPING = "stop requested"
 """The `why` of a job whose programs are being terminated."""
 STOPPED = "stopped by user"
@@ -53,6 +54,8 @@ def write(record: Record, action: RequestAction, **options: JsonValue) -> int:
             if action != "delete":
                 require_not_deleted(record)
             number = max(number, record.refresh().last_request_number) + 1
+            if action in _STARTS:  # before the supervisor has read it, which may take long
+                open_jobs.mark(open_jobs.mark_of(str(record.directory)))
             data: dict[str, JsonValue] = {"action": action, "options": dict(options)}
             files.write_atomic(directory / f"{number:06}.json", files.dump(data))
     except FileNotFoundError as error:
@@ -100,7 +103,7 @@ def has_finished(record: Record) -> bool:
     Raises:
         TpuxError: the job cannot be read.
     """
-    restarts = any(request.action in {"resume", "rerun", "setup"} for request in pending(record))
+    restarts = any(request.action in _STARTS for request in pending(record))
     return record.refresh().ended and not restarts
 
 

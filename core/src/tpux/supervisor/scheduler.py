@@ -23,7 +23,7 @@ from tpux.lifecycle.errors import call_key
 from tpux.lifecycle.open import open_job
 from tpux.plugin.manager import Plugins
 from tpux.remote.calls import Call, StepInterruptedError
-from tpux.store import Store, requests
+from tpux.store import Store, open_jobs, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError
 from tpux.store.record import Record
@@ -351,7 +351,9 @@ class Supervisor:
         """Take the job's lock and give it its first turn, unless it is done."""
         pending = requests.pending(record)
         leftover = (record.config_directory / "secrets.json").exists()  # a supervisor died before it deleted them
-        if record.refresh().done and not pending and not leftover:
+        if (state := record.refresh()).done and not pending and not leftover:
+            if open_jobs.is_open(state):  # that of an older tpux is missing
+                open_jobs.mark(open_jobs.mark_of(str(record.directory)))
             self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins, "look").job, done=True)
             return
         ends = any(request.action in {"stop", "delete"} for request in pending)
