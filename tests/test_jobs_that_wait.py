@@ -160,6 +160,8 @@ def test_a_job_starts_after_one_that_succeeded_and_was_deleted(world):
     first = other(world)
     world.create("job: {after: [1]}\ncommand: {cmd: 'true'}")
     succeed(first)
+    world.store.supervisor.mkdir(parents=True, exist_ok=True)
+    (world.store.supervisor / "succeeded.jsonl").write_text('{"job": "00\n')  # torn by a loss of power
     world.store.remove(first)
     world.until("succeeded")
     third = world.path / "third.yaml"

@@ -87,6 +87,56 @@ def test_a_point_that_is_not_valid_is_an_error_before_anything_is_created(tpux_c
     assert "missing argument CONFIG" in tpux_cli("sweep", code=2).stderr
 
 
+def test_it_says_what_each_kind_of_machines_costs(tpux_cli: CommandLine) -> None:
+    config = write(tpux_cli)
+    prices = tpux_cli.work / "p.yaml"
+    prices.write_text("v4-8: 2\nv4-32: 8\n")
+    words = ("tpu.accelerator=v4-8,v4-32", "lr=1,2", "--max-parallel", "3", "--prices", str(prices))
+    done = tpux_cli("sweep", config, *words, code=2)
+    assert "4 jobs, of which at most 3 at once:\n" in done.stderr
+    assert "  tpu.accelerator=v4-8: at most 2 at once: 2 x v4-8, 4.00 per hour\n" in done.stderr
+    assert "  tpu.accelerator=v4-32: at most 2 at once: 2 x v4-32, 16.00 per hour\n" in done.stderr
+
+
+def stored(cli: CommandLine, job: int) -> dict[str, dict[str, object]]:
+    found = next(Path(cli.env["TPUX_HOME"]).glob(f"jobs/*/{job:06}/resolved.json"))
+    config: dict[str, dict[str, object]] = json.loads(found.read_text())["config"]
+    return config
+
+
+def test_a_failed_point_holds_no_machines_unless_the_user_says_so(tpux_cli: CommandLine) -> None:
+    config = write(tpux_cli)
+    tpux_cli("sweep", config, "lr=1,2", "-y")
+    assert stored(tpux_cli, 1)["tpu"]["keep_on_failure"] == 0
+    assert points(tpux_cli, "--tag", "sweep-train") == [{"lr": "1"}, {"lr": "2"}]
+    assert "2 of which exist" in tpux_cli("sweep", config, "lr=1,2", "--dry-run").stderr
+    tpux_cli("sweep", config, "lr=3,4", "tpu.keep_on_failure=60", "-y")
+    assert stored(tpux_cli, 3)["tpu"]["keep_on_failure"] == 60
+    for job in "1234":
+        tpux_cli("wait", job)
+
+
+def test_another_config_of_the_same_name_needs_a_tag_of_its_own(tpux_cli: CommandLine) -> None:
+    config = write(tpux_cli)
+    tpux_cli("sweep", config, "lr=1,2", "-y")
+    other = tpux_cli.work / "other" / "train.yaml"
+    other.parent.mkdir()
+    other.write_text(CONFIG)
+    done = tpux_cli("sweep", str(other), "lr=1,2", "-y", code=2)
+    assert f"the jobs with the tag sweep-train are of another config, {config}" in done.stderr
+    assert "--tag NAME" in done.stderr
+    tpux_cli("sweep", str(other), "lr=1,2,3", "-y", "--tag", "sweep-train")
+    assert len(points(tpux_cli, "--tag", "sweep-train")) == 3
+    for job in "123":
+        tpux_cli("wait", job)
+
+
+def test_a_config_with_a_group_of_its_own_is_refused(tpux_cli: CommandLine) -> None:
+    config = write(tpux_cli, f"job: {{group: {{name: mine}}}}\n{CONFIG}")
+    assert "job.group: a sweep sets the group of its jobs" in tpux_cli("sweep", config, "lr=1,2", "-y", code=2).stderr
+    assert tpux_cli.json("list") == []
+
+
 def test_command(tpux_cli: CommandLine) -> None:
     config = write(tpux_cli)
     wrong = [[config], [config, "lr"], [config, "lr=1,1"], ["none.yaml", "lr=1,2"], [config, "lr=1,2", "--tag", "a b"]]

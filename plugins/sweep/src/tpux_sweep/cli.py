@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +17,7 @@ import typer
 from tpux import TpuxError, UsageError, api
 from tpux.api.options import Json
 from tpux.api.text import echo, print_table, printable
-from tpux_sweep.points import Point, as_words, last_values, make_points, read_points, split_words
+from tpux_sweep.points import RELEASE, Point, as_words, last_values, make_points, read_points, split_words
 
 if TYPE_CHECKING:
     from tpux import JsonValue
@@ -65,11 +66,14 @@ def sweep(
     """
     if config is None and tag is None:
         raise UsageError("missing argument CONFIG", hint="tpux sweep train.yaml lr=0.1,0.01, or tpux sweep --tag TAG")
-    tag = tag or f"sweep-{re.sub('[^-A-Za-z0-9_.]+', '-', config.stem if config else '')}"[:100]
+    if own_tag := tag is None:
+        tag = f"sweep-{re.sub('[^-A-Za-z0-9_.]+', '-', config.stem if config else '')}"[:100]
     if not _TAG.fullmatch(tag):
         raise UsageError(f"--tag {tag}: a tag of a sweep has letters, digits and - _ .")
     if config is not None:
         fixed, grid = split_words(words or [])
+        if own_tag:
+            _require_same_config(config, tag)
         made = make_points(grid, read_points(points) if points else (), count=random, seed=seed)
         _create(config, fixed, made, tag, max_parallel, prices, dry_run=dry_run, yes=yes)
     jobs = _jobs_of(tag)
@@ -99,11 +103,12 @@ def _create(
     yes: bool,
 ) -> None:
     """Create the jobs of the points that have none, after a question."""
-    sections = _read_config(config, [*fixed, *as_words(points[0])])
     present = [last_values(job.overrides()) for job in _jobs_of(tag)]
     missing = [point for point in points if last_values([*fixed, *as_words(point)]) not in present]
     existing = f", {len(points) - len(missing)} of which exist" if len(missing) < len(points) else ""
-    plan = f"{_count(len(points), 'job')}{existing}; {_describe_cost(sections, min(max_parallel, len(points)), prices)}"
+    kinds = {_tpu_words(point): point for point in reversed(missing or points[:1])}
+    sections = {kind: _read_config(config, [*fixed, *as_words(kinds[kind])]) for kind in reversed(kinds)}
+    plan = f"{_count(len(points), 'job')}{existing}{_describe_costs(sections, points, max_parallel, prices)}"
     if dry_run:
         for point in missing:
             echo(f"would create: {' '.join(as_words(point))}")
@@ -122,7 +127,7 @@ def _create(
 
     for number, point in enumerate(missing):
         try:
-            _submit(config, [*fixed, *as_words(point)], point, sections, tag, max_parallel, warn)
+            _submit(config, [*fixed, *as_words(point)], point, sections[_tpu_words(point)], tag, max_parallel, warn)
         except (TpuxError, OSError):
             api.say(f"{number} of {_count(len(missing), 'job')} created; type the same again to create the others")
             raise
@@ -148,15 +153,38 @@ def _submit(
         f"job.tags={json_.dumps([*tags])}",
         f"job.group={json_.dumps({'name': tag, 'max_running': max_parallel})}",
     ]
+    tpu = sections.get("tpu")
+    if not isinstance(tpu, dict) or "keep_on_failure" not in tpu:
+        own.append(RELEASE)
     created = api.submit(config, [*words, *own], warn=warn)
     api.say(f"created job {int(created.id)}: {' '.join(as_words(point))}")
+
+
+def _tpu_words(point: Point) -> tuple[str, ...]:
+    """Return what a point has that may change the machines, and so their price."""
+    return tuple(word for word in as_words(point) if word.startswith("tpu."))
+
+
+def _require_same_config(config: Path, tag: str) -> None:
+    """Refuse to mix the jobs of two configs of the same name, unless the user gave the tag.
+
+    Raises:
+        UsageError: jobs of the tag have another config.
+    """
+    for job in _jobs_of(tag):
+        stored = ""
+        with suppress(OSError, ValueError):  # whatever reads the job reports that
+            stored = str(json_.loads((job.config_directory / "resolved.json").read_text())["path"])
+        if stored and Path(stored).resolve() != config.resolve():
+            hint = f"give the new jobs a tag of their own: --tag NAME; or add them to the others: --tag {tag}"
+            raise UsageError(f"the jobs with the tag {tag} are of another config, {stored}", hint=hint)
 
 
 def _read_config(config: Path, words: Sequence[str]) -> Mapping[str, JsonValue]:
     """Return the sections of the config of one point.
 
     Raises:
-        UsageError: it is not valid.
+        UsageError: it is not valid, or has a group.
     """
     command = [sys.executable, "-m", "tpux", "config", "show", "--json", str(config), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -164,7 +192,29 @@ def _read_config(config: Path, words: Sequence[str]) -> Mapping[str, JsonValue]:
         message, _, hint = done.stderr.strip().removeprefix("tpux: error: ").partition("\n  hint: ")
         raise UsageError(message, hint=hint)
     found = json_.loads(done.stdout)
-    return found if isinstance(found, dict) else {}
+    sections = found if isinstance(found, dict) else {}
+    job = sections.get("job")
+    if isinstance(job, dict) and job.get("group"):
+        hint = "remove it from the config; --tag is the group's name, and --max-parallel says how many may run"
+        raise UsageError("job.group: a sweep sets the group of its jobs", where=str(config), hint=hint)
+    return sections
+
+
+def _describe_costs(
+    kinds: Mapping[tuple[str, ...], Mapping[str, JsonValue]],
+    points: Sequence[Point],
+    max_parallel: int,
+    prices: Path | None,
+) -> str:
+    """Return what the jobs cost per hour; a line for each kind of machines if there are several."""
+    costs = dict[tuple[str, ...], str]()
+    for kind, sections in kinds.items():
+        parallel = min(max_parallel, sum(_tpu_words(point) == kind for point in points))
+        costs[kind] = _describe_cost(sections, parallel, prices)
+    if len(costs) == 1:
+        return f"; {next(iter(costs.values()))}"
+    lines = (f"\n  {' '.join(kind)}: {cost}" for kind, cost in costs.items())
+    return f", of which at most {min(max_parallel, len(points))} at once:{''.join(lines)}"
 
 
 def _describe_cost(sections: Mapping[str, JsonValue], parallel: int, prices: Path | None) -> str:

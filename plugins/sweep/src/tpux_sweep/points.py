@@ -146,9 +146,11 @@ def as_words(point: Point) -> list[str]:
 
 def last_values(words: Sequence[str]) -> dict[str, str]:
     """Return the value that each key has at the end, without those that a sweep sets itself."""
-    values = dict(word.partition("=")[::2] for word in words)
+    values = dict(word.partition("=")[::2] for word in words if word != RELEASE)
     return {key: value for key, value in values.items() if key.split(".")[:2] not in OWN}
 
 
 OWN = (["job", "name"], ["job", "tags"], ["job", "group"])
 """What a sweep sets in each job."""
+RELEASE = "tpu.keep_on_failure=0"
+"""What it sets as well unless the user has: the machines of a failed job would delay the others."""
