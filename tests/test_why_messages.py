@@ -164,7 +164,8 @@ def test_no_message_is_a_librarys_own() -> None:
             r"(nothing listens at|https://\S+ cannot be reached|the TPU API (does not answer|gave no answer)|"
             r"the TPU API answered \d+(: \w|$)|unexpected response|cannot look for checkpoints in gs://runs/a: \w|"
             r"could not refresh the credentials|credentials rejected|ann@10\.0\.0\.1|cannot use the key|"
-            r"the disk is full: free|a file of the job cannot be read or written|waiting for a free descriptor|the job's config|failed to connect)",
+            r"the disk is full: free|waiting for a free descriptor|a file of the job cannot be read or written|"
+            r"the job's config|failed to connect)",
             message,
         ), message
 
