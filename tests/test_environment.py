@@ -131,7 +131,10 @@ ALLOWED = {
         "clock_rate",
         # Called by commands only.
         "trace_hooks",
+        "settings_files",
     },
+    # What a child of the supervisor gets, so that it finds the shell that sets its limit.
+    "core/src/tpux/descriptors.py": {"_with_limit"},
     # `tpux supervisor install`.
     "plugins/autostart/src/tpux_autostart/units.py": {"install", "_unit_path"},
     # What `tpux supervisor status` shows of the supervisor's own environment.

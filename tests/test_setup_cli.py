@@ -309,10 +309,10 @@ def test_a_unique_name_selects_its_job(files):
     for command in (["show"], ["check"], ["setup"], ["logs", "--module", "files"], ["wait"]):
         files(*command, "trial", code=103 if command == ["wait"] else 0)
     other = files.create(CONFIG)
-    refused = files("stop", "trial", code=2).stderr
-    assert "2 jobs are called trial" in refused
-    assert f"{int(job)} (" in refused
-    assert f"{int(other)} (" in refused
+    said = files("stop", "trial").stderr
+    assert "2 jobs are called trial" in said
+    assert f"{int(job)} (stopped)" in said
+    assert f"using job {int(other)}" in said
     assert "there is no job tria" in files("show", "tria", code=2).stderr
 
 

@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "an unanswered `provision` leaves a mark",
         "core/src/tpux/lifecycle/machines.py",
-        '        files.write_atomic(mark, b"")\n',
-        "        pass\n",
+        '            files.write_atomic(turn.record.directory / UNANSWERED, b"")\n',
+        "            pass\n",
         (
             "tests/test_crash_at_every_event.py",
             "tests/test_blocked_hooks.py::test_a_blocked_hook_is_reported_and_a_stop_ends_it",
@@ -241,15 +241,15 @@ MUTANTS = [
     Mutant(
         "a stop interrupts a step that waits for a worker",
         "core/src/tpux/remote/calls.py",
-        "        if self._interrupted.is_set():\n            raise StepInterruptedError\n        if errors",
-        "        if errors",
+        "        if self._interrupted.is_set():\n            raise StepInterruptedError\n        if self._lost",
+        "        if self._lost",
         ("tests/test_hung_workers.py::test_a_step_that_waits_for_all_workers_is_given_up",),
     ),
     Mutant(
         "a late answer is taken before the worker is called again",
         "core/src/tpux/remote/calls.py",
-        "            if index in self._pending or index in self._answers:",
-        "            if index in self._pending:",
+        "            if index in self._answers or (index in",
+        "            if (index in",
         ("tests/test_hung_workers.py::test_a_worker_is_not_called_again_before_its_late_answer_is_taken",),
     ),
     Mutant(
@@ -297,8 +297,8 @@ MUTANTS = [
     Mutant(
         "no exception costs a job its next turn",
         "core/src/tpux/supervisor/scheduler.py",
-        "        finally:\n            with self._guard:\n                self._finish_turn(",
-        "        else:\n            with self._guard:\n                self._finish_turn(",
+        "        finally:\n            with self._guard:\n                try:\n                    self._finish_turn(",
+        "        else:\n            with self._guard:\n                try:\n                    self._finish_turn(",
         ("core/tests/test_scheduler.py::test_no_exception_costs_a_job_its_next_turn",),
     ),
     Mutant(

@@ -431,7 +431,8 @@ class Supervisor:
         delay: float | None = ERROR_BACKOFF.cap
         try:
             delay = controller.advance()
-            controller.errors.succeeded()
+            if controller.allocator.call is None:  # else it may still fail, as the last one did
+                controller.errors.succeeded()
         except StepInterruptedError:
             delay = 0.0
         except BaseException as error:  # noqa: BLE001  (guards the supervisor against one job's or plugin's bug)
