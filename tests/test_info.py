@@ -76,7 +76,7 @@ def test_who_holds_what_until_when_and_at_what_price(paid):
             "PER HOUR": "-",
         },
     ]
-    assert last == "held: 8 workers (6 running, 2 idle); 1 job queued; 1 job pending; price per hour: 38.00"
+    assert last == "held: 8 workers (6 running, 2 idle); jobs: 1 queued, 1 pending; 38.00 per hour"
     shown = paid.json("info")
     assert shown["total"] == {
         "workers": {"running": 6, "idle": 2},
@@ -92,10 +92,11 @@ def test_who_holds_what_until_when_and_at_what_price(paid):
     assert by_job[kept]["release_at"] == paid.show(kept)["held_until"]
     assert by_job[kept]["job"]["state"] == "failed"
     assert by_job[waiting]["job"]["why"] == "no capacity"
-    terminal = Terminal(paid, "info", size=(80, 24))
-    assert terminal.end() == 0
-    assert [line.split()[0] for line in terminal.lines][:5] == ["TYPE", "v4-16", "v4-16", "v6e-8", "held:"]
-    assert "28.50" in terminal.lines[1], "a row takes one line"
+    for width in (80, 50):
+        terminal = Terminal(paid, "info", size=(width, 24))
+        assert terminal.end() == 0
+        assert [line.split()[0] for line in terminal.lines][:5] == ["TYPE", "v4-16", "v4-16", "v6e-8", "held:"]
+        assert "28.50" in terminal.lines[1], "a row takes one line"
     paid("stop", kept, "--keep")
     assert rows(paid)[0][1]["RELEASED"] == "by hand"
 
@@ -104,7 +105,7 @@ def test_a_price_that_the_table_lacks_is_unknown_and_not_0(paid):
     running(paid)
     found, last = rows(paid)
     assert "PER HOUR" not in found[0], "there is no table"
-    assert last == "held: 2 workers (2 running); price per hour: unknown (prices.yaml has none for v4-16 spot)"
+    assert last == "held: 2 workers (2 running); price per hour unknown (prices.yaml has none for v4-16 spot)"
     (paid.work / "p.yaml").write_text("v4-32: 7\n")
     found, last = rows(paid, "--prices", "p.yaml")
     assert found[0]["PER HOUR"] == "unknown"
@@ -112,7 +113,7 @@ def test_a_price_that_the_table_lacks_is_unknown_and_not_0(paid):
     total = paid.json("info", "--prices", "p.yaml")["total"]
     assert (total["price_per_hour"], total["without_price"]) == (None, ["v4-16 spot"])
     (paid.work / "p.yaml").write_text("v4-16: 7\n")
-    assert rows(paid, "--prices", "p.yaml")[1].endswith("price per hour: 7.00"), "whatever its pricing"
+    assert rows(paid, "--prices", "p.yaml")[1].endswith("; 7.00 per hour"), "whatever its pricing"
 
 
 def test_workers_on_this_machine_cost_nothing_and_users_are_told_apart(tpux):
@@ -120,7 +121,7 @@ def test_workers_on_this_machine_cost_nothing_and_users_are_told_apart(tpux):
     tpux.until_state(tpux.create(config), "running")
     found, last = rows(tpux)
     assert found == [{"TYPE": "local", "STATE": "running", "SLICES": "1", "WORKERS": "1", "JOBS": "1 here"}]
-    assert last == "held: 1 worker (1 running); price per hour: 0.00"
+    assert last == "held: 1 worker (1 running); 0.00 per hour"
     own = tpux.json("info", "--all-users")["machines"][0]["job"]["user"]
     assert rows(tpux, "--all-users")[0][0]["USER"] == own
     tpux.env["TPUX_USER"] = "somebody"

@@ -48,7 +48,8 @@ def info(
         _print(groups, table, users=users)
         echo(_describe(totals, prices or api.home() / PRICES))
     else:
-        api.say("no job holds machines or waits for them" + _describe_pending(totals))
+        pending = f"; {_count(totals.pending, 'job')} pending" if totals.pending else ""
+        api.say(f"no job holds machines or waits for them{pending}")
 
 
 def _print(groups: Sequence[Sequence[Machines]], prices: Prices, *, users: bool) -> None:
@@ -69,7 +70,7 @@ def _print(groups: Sequence[Sequence[Machines]], prices: Prices, *, users: bool)
         always={"type", "state", "jobs"},
         drop=("slices", "workers"),
         shorten={"jobs": 12, "user": 8},
-        last={"zone": 8, "type": 8, "jobs": 8, "user": 0},
+        last={"jobs": 8, "type": 12, "zone": 0, "user": 0},
         painters={"state": lambda state: paint(state, STATE_COLOURS.get(state, "yellow"))},
     )
 
@@ -93,16 +94,13 @@ def _describe(totals: Totals, prices: Path) -> str:
     """Return the last line: what is held, what is waited for, and the price per hour."""
     states = ", ".join(f"{workers} {state}" for state, workers in totals.held.items())
     held = f"held: {_count(sum(totals.held.values()), 'worker')}" + (f" ({states})" if states else "")
-    queued = f"; {_count(totals.queued, 'job')} queued" if totals.queued else ""
-    price = f"{totals.priced:.2f}"
+    waiting = [(totals.queued, "queued"), (totals.pending, "pending")]
+    jobs = ", ".join(f"{number} {state}" for number, state in waiting if number)
+    price = f"{totals.priced:.2f} per hour"
     if totals.unpriced:
         others = f", the others {price}" if totals.priced else ""
-        price = f"unknown ({prices.name} has none for {', '.join(totals.unpriced)}{others})"
-    return f"{held}{queued}{_describe_pending(totals)}; price per hour: {price}"
-
-
-def _describe_pending(totals: Totals) -> str:
-    return f"; {_count(totals.pending, 'job')} pending" if totals.pending else ""
+        price = f"price per hour unknown ({prices.name} has none for {', '.join(totals.unpriced)}{others})"
+    return "; ".join([held, *([f"jobs: {jobs}"] if jobs else []), price])
 
 
 def _read_prices(given: Path | None) -> Mapping[str, float]:
