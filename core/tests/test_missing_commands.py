@@ -13,6 +13,7 @@ from tpux.cli.main import app
     ("command", "dist"),
     [
         ("history", "tpux-plugin-history"),
+        ("info", "tpux-plugin-info"),
         ("sweep", "tpux-plugin-sweep"),
         ("exec", "tpux-plugin-shell"),
         ("cp", "tpux-plugin-shell"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.model.failures import Failure
+    from tpux.model.machines import Allocation
     from tpux.model.progress import Progress
     from tpux.model.states import JobState
     from tpux.store.record import Record
@@ -42,6 +43,8 @@ class JobInfo:
         tags: the words that select it, such as with `tpux list --tag`. Since 0.1.
         progress: how far the program of the last attempt has come, None if that is unknown. Since 0.1.
         config_directory: the directory that has its present config. Since 0.1.
+        allocation: the machines that it holds; None if it holds none. Since 0.1.
+        release_at: when they are released, in seconds since the epoch; None if no release is scheduled. Since 0.1.
     """
 
     id: str
@@ -67,6 +70,8 @@ class JobInfo:
     tags: tuple[str, ...] = ()
     progress: Progress | None = None
     config_directory: Path = Path()
+    allocation: Allocation | None = None
+    release_at: float | None = None
 
     def overrides(self) -> list[str]:
         """Return the words of the command line that its config has, such as `lr=0.1` and `tpu.zone=a`. Since 0.1."""
@@ -111,4 +116,6 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         tags=load_tags(record.directory),
         progress=progress.load(record.directory, state)[0] or None,
         config_directory=record.config_directory,
+        allocation=state.machines,
+        release_at=state.release_at,
     )

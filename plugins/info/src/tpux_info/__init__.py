@@ -1,0 +1,1 @@
+"""`tpux info`: the machines that jobs hold and wait for."""
