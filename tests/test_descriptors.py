@@ -53,7 +53,7 @@ def test_jobs_wait_for_a_free_descriptor_and_say_so_and_a_stop_does_not(tpux):
     go = tpux.work / "go"
     waits = CONFIG % f"until [ -e {go} ]; do sleep 0.1; done"
     jobs = [create_with(tpux, 48, 48, f"until [ -e {go} ]; do sleep 0.1; done")]
-    jobs += [tpux.create(waits) for _ in range(18)]
+    jobs += [tpux.create(waits) for _ in range(24)]
     tpux.until(lambda: tpux.show(jobs[-1])["why"] == "waiting for a free descriptor (limit 48)", "for the reason")
     tpux("stop", jobs[-1])
     tpux("stop", jobs[0])
