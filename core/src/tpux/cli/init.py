@@ -8,16 +8,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import typer
 
 from tpux.cli.common import new_app, say
 from tpux.errors import TpuxError, UsageError
-
-if TYPE_CHECKING:
-    from tpux.model.sections import Section
+from tpux.model.sections import CORE_SECTIONS, Section
 
 app = new_app()
 
@@ -27,7 +25,6 @@ KEYS = {
     "command": ("cmd", "resume_args"),
 }
 """The keys that are shown of core's sections, as far as the model has them."""
-SCHEMA = "tpux.schema.json"
 WIDTH = 100
 """The columns that the optional keys of a section may fill."""
 _PLAIN = re.compile(r"(?!(true|false|null|yes|no|on|off|y|n)$)[a-z][\w./-]*( [\w./=-]+)*", re.IGNORECASE | re.ASCII)
@@ -44,7 +41,6 @@ def init(
     """
     from tpux.config import settings
     from tpux.config.models import DEFAULT_ALLOCATOR, allocator_models, model_of
-    from tpux.model.sections import CORE_SECTIONS
     from tpux.plugin.manager import Plugins
     from tpux.store.files import write_atomic
 
@@ -62,19 +58,17 @@ def init(
     if sys.stdin.isatty() and sys.stderr.isatty():
         given["cmd"] = typer.prompt("The command", given["cmd"], err=True).strip() or given["cmd"]
         given["accelerator"] = typer.prompt("The accelerator", given["accelerator"], value_proc=_accelerator, err=True)
-        given["allocation_mode"] = typer.prompt(
-            "The allocator", given["allocation_mode"], type=click.Choice([*tpus, given["allocation_mode"]]), err=True
-        )
+        choice = click.Choice([*tpus] or [allocator])
+        given["allocation_mode"] = typer.prompt("The allocator", given["allocation_mode"], type=choice, err=True)
     models = {**CORE_SECTIONS, "tpu": tpus.get(given["allocation_mode"], CORE_SECTIONS["tpu"])}
-    lines = [f"# yaml-language-server: $schema={SCHEMA}"] if (path.parent / SCHEMA).is_file() else []
+    lines = ["# yaml-language-server: $schema=tpux.schema.json"] * path.with_name("tpux.schema.json").is_file()
     lines += ["# Check it: tpux preflight CONFIG. Run it: tpux run CONFIG. Remove the # of what you need."]
     for name, keys in KEYS.items():
         lines += [f"{name}:", *_keys(models[name], keys, given)]
     for name in plugins.names():
         with suppress(TpuxError):
             if name not in tpus.keys() - {given["allocation_mode"]} and (model := model_of(name, plugins)):
-                example = "code: ." if name == "code" else f"# {name}: {_example(name, model)}"
-                lines += [f"# {_sentence(model.__doc__)}", example]
+                lines += [f"# {_sentence(model.__doc__)}", _example(name, model)]
     write_atomic(path, "\n".join([*lines, ""]).encode(errors="replace"), mode=0o644)
     say(f"{path} is written; check it with: tpux preflight {path}")
 
@@ -99,19 +93,21 @@ def _keys(model: type[Section], keys: tuple[str, ...], given: Mapping[str, str])
 
 
 def _example(name: str, model: type[Section]) -> str:
-    """Return a value of a plugin's section: the keys that it requires, then others with their defaults."""
-    shown: list[str] = []
+    """Return the line of a plugin's section: the keys that it requires, then others with their defaults."""
+    if name == "code":  # without it the command does not find the program
+        return "code: ."
+    line = f"# {name}: {{"
     for key, field in sorted(model.model_fields.items(), key=lambda item: not item[1].is_required()):
         value = f"<{key}>" if field.is_required() else _yaml(field.get_default(call_default_factory=True))
-        if field.is_required() or len(f"{name}: {', '.join(shown)}, {key}: {value}") < WIDTH:
-            shown.append(f"{key}: {value}")
-    return f"{{{', '.join(shown)}}}"
+        if field.is_required() or len(f"{line}{key}: {value}") < WIDTH:
+            line += f"{key}: {value}, "
+    return line.removesuffix(", ") + "}"
 
 
 def _yaml(value: object) -> str:
     """Return a value in YAML, on one line."""
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value)
-    return str(value) if plain else json.dumps(value, default=str, ensure_ascii=False)
+    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value)
+    return str(value) if is_plain else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _sentence(text: str | None) -> str:
