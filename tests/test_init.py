@@ -84,8 +84,8 @@ def test_what_is_typed_wrong_writes_nothing(runner, words, said):
 
 
 def test_names_that_yaml_reads_otherwise_are_quoted(runner):
-    runner("init", "null.yaml")
-    assert "name: 'null'" in runner("config", "show", "null.yaml").stdout
+    runner("init", "true.yaml")
+    assert "name: 'true'" in runner("config", "show", "true.yaml").stdout
     runner("init", "1e3 #a: b.yaml")
     assert "name: '1e3 #a: b'" in runner("config", "show", "1e3 #a: b.yaml").stdout
 

@@ -8,14 +8,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
 from tpux.cli.common import new_app, say
 from tpux.errors import TpuxError, UsageError
-from tpux.model.sections import CORE_SECTIONS, Section
+
+if TYPE_CHECKING:
+    from tpux.model.sections import Section
 
 app = new_app()
 
@@ -41,6 +43,7 @@ def init(
     """
     from tpux.config import settings
     from tpux.config.models import DEFAULT_ALLOCATOR, allocator_models, model_of
+    from tpux.model.sections import CORE_SECTIONS
     from tpux.plugin.manager import Plugins
     from tpux.store.files import write_atomic
 
@@ -99,15 +102,14 @@ def _example(name: str, model: type[Section]) -> str:
     line = f"# {name}: {{"
     for key, field in sorted(model.model_fields.items(), key=lambda item: not item[1].is_required()):
         value = f"<{key}>" if field.is_required() else _yaml(field.get_default(call_default_factory=True))
-        if field.is_required() or len(f"{line}{key}: {value}") < WIDTH:
+        if len(f"{line}{key}: {value}") < WIDTH:
             line += f"{key}: {value}, "
     return line.removesuffix(", ") + "}"
 
 
-def _yaml(value: object) -> str:
+def _yaml(one: object) -> str:
     """Return a value in YAML, on one line."""
-    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value)
-    return str(value) if is_plain else json.dumps(value, default=str, ensure_ascii=False)
+    return one if isinstance(one, str) and _PLAIN.fullmatch(one) else json.dumps(one, default=str, ensure_ascii=False)
 
 
 def _sentence(text: str | None) -> str:
