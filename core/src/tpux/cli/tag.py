@@ -11,7 +11,6 @@ import typer.core
 from tpux.cli import completion
 from tpux.cli.common import OfName, OfState, OfTag, echo, new_app, say, select_jobs, short_id
 from tpux.errors import UsageError
-from tpux.model.values import TAG
 
 app = new_app()
 
@@ -48,6 +47,7 @@ def tag(
 
     Commands that act on several jobs select them by --tag.
     """
+    from tpux.model.values import TAG
     from tpux.store import Store, tags
 
     given = words or []
