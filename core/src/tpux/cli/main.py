@@ -42,6 +42,7 @@ GROUPS = {
         "setup": ("setup", "Prepare a job's workers without running the command."),
     },
     "Config": {
+        "init": ("init", "Write a commented config for what is installed."),
         "preflight": ("preflight", "Check a config and what it depends on; create nothing."),
         "config": ("config", "Validate and show configs."),
         "rules": ("rules", "Show which action follows which failure."),
