@@ -284,6 +284,25 @@ def test_a_slice_of_a_multislice_is_not_borrowed_or_deleted_alone(drive, queued,
     assert job.requests("nodes.delete") == job.requests("queuedResources.delete") == []
 
 
+def test_a_borrowed_queued_resource_in_an_unknown_state_is_not_deleted(drive, queued, monkeypatch):
+    """Its nodes are not looked at: one of them may have the claim of another store."""
+    known = Api.queued_resource
+    api, claim = queued("qu", ["nu"]), {KEY: "9999999999-1-000007-eve"}
+    api.update_node(LOCATION, "nu", "labels", claim)
+    while api.node(LOCATION, "nu").labels != claim or known(api, LOCATION, "qu").state != "ACTIVE":
+        pass
+    job = drive(mode="queued-resources", name="qu", release="always")
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, "queued_resource", lambda *args: replace(known(*args), state="DRAINING"))
+        while not job.saved_state.get("borrowed"):
+            job.pause(job.step())
+        for _ in range(3):
+            assert "qu is DRAINING" in job.release_step().why
+    assert job.requests("queuedResources.delete") == []
+    job.release()
+    assert api.node(LOCATION, "nu"), "now the claim is seen"
+
+
 # --- the pure function ----------------------------------------------------------------------------
 
 stores = st.sampled_from(["a", "b", "c"])
