@@ -82,6 +82,12 @@ def wait_for(context: RequestContext, job: str) -> Waiting:
     return context.wait(why, LEASE_POLL)
 
 
+def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Return the answer to wait for the job of this store that has borrowed the TPU, None if there is none."""
+    holder = borrower(context, resource)
+    return wait_for(context, holder) if holder else None
+
+
 def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """Acquire the lease and the claim of a TPU.
 
@@ -107,8 +113,7 @@ def hold_claim(context: RequestContext, resource: TpuResource) -> Waiting | None
     found, note = resource.labels, context.saved.claim
     fresh = _fresh(context)
     if resource.status != "ready":
-        other = claim_of_another(found, fresh.store)
-        return None if other is None or resource.status in LOST else _wait_for_store(context, other)
+        return wait_for_claim(context, resource)
     step, noted = next_step(found, fresh, note, context.now)
     if step == "held":
         # Held in a step of its own: what follows in this one may be cut off before it is saved.
@@ -139,6 +144,12 @@ def _yield(context: RequestContext, resource: TpuResource, noted: Note) -> Waiti
 
 def _wait_for_store(context: RequestContext, other: Claim, pause: float = BUSY_POLL) -> Waiting:
     return context.wait(describe(other, context.name, context.saved.zone, context.now / machines.clock_rate()), pause)
+
+
+def wait_for_claim(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Return the answer to wait for another store whose claim stands, None if there is none, or the TPU is lost."""
+    other = claim_of_another(resource.labels, context.request.labels[STORE])
+    return None if other is None or resource.status in LOST else _wait_for_store(context, other)
 
 
 def describe(claim: Claim, name: str, zone: str, now: float) -> str:

@@ -256,9 +256,12 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     """
     request, saved = context.request, context.saved
     whose = borrowing.owner(context, resource)
-    if whose in {"ours", "former"} and (holder := borrowing.borrower(context, resource)):
-        return borrowing.wait_for(context, holder)
+    wiped = whose == "nobody" and context.has_own_name
+    if (whose in {"ours", "former"} or wiped) and (waiting := borrowing.wait_for_borrower(context, resource)):
+        return waiting
     if whose == "ours":
+        if saved.borrowed and context.has_own_name:  # its labels were wiped, and are there again
+            return context.update(borrowed=False).wait(f"{context.name} is this job's own", 0)
         return None
     if whose == "former":
         return _change_labels(context, resource)
@@ -272,6 +275,8 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
         raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
     borrowing.check_whole(context.api, saved.location, context.name, resource)
     check_existing(context.tpu, context.name, candidates_of(context), saved.zone, resource)
+    if wiped:
+        return borrowing.wait_for_claim(context, resource) or _change_labels(context, resource)
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowed = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
         return borrowed.wait(f"borrowing {context.name}, which this job did not create", 0)
@@ -279,8 +284,9 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
 
 
 def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Give the nodes of a TPU that was taken over the labels of this job, the first node last: its labels count.
+    """Give the nodes of a TPU that was taken over, or lost its labels, those of this job, the first node last.
 
+    The first node's labels count.
     A queued resource keeps the labels that it was created with; they count only while it has no nodes.
 
     Returns:

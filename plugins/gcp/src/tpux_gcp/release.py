@@ -45,7 +45,8 @@ def _release(context: RequestContext | None) -> Released | Waiting:
 
 def _left(context: RequestContext) -> str:
     """Return that what has the name of the job's own TPU is left alone, as its labels name no owner any more."""
-    resource = None if context.saved.borrowed or context.nothing_sent else context.get_resource()
+    borrowed = context.saved.borrowed and not context.has_own_name
+    resource = None if borrowed or context.nothing_sent else context.get_resource()
     if resource is None or resource.status == "deleting" or borrowing.owner(context, resource) != "nobody":
         return ""
     zone = context.saved.zone
@@ -108,8 +109,7 @@ def _is_used(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """
     if borrowing.owner(context, resource) not in {"ours", "former"} or resource.status in {*LOST, "deleting"}:
         return None
-    holder = borrowing.borrower(context, resource)
-    return borrowing.wait_for(context, holder) if holder else None
+    return borrowing.wait_for_borrower(context, resource)
 
 
 def _may_delete(context: RequestContext, resource: TpuResource) -> bool:

@@ -242,6 +242,11 @@ class RequestContext:
         return self.saved.name
 
     @property
+    def has_own_name(self) -> bool:
+        """Whether tpux made the name, with the job's id and token: what has it was created by the job."""
+        return self.saved.name != self.saved.configured_name
+
+    @property
     def errors_before(self) -> int:
         """How many steps before this one in a row failed; `saved.errors` is 0 again once a call has succeeded."""
         saved = SavedState.from_json(self.request.saved_state)

@@ -180,10 +180,12 @@ def retry(context: RequestContext, why: str) -> Waiting:
 
 def replace_lost(context: RequestContext, resource: TpuResource) -> Answer:
     """Delete a lost TPU and request it again, unless tpux did not create it."""
-    stale = borrowing.owner(context, resource) == "stale"
-    if stale or not context.saved.borrowed or context.tpu.release == "always":
+    whose, delete = borrowing.owner(context, resource), f"tpux tpu delete {context.name} --zone {context.saved.zone}"
+    if whose == "nobody" and context.has_own_name:  # nothing without an owner's labels is deleted
+        return Denied(InvalidConfigError(f"{resource.state}, and has no labels of an owner", delete).failure)
+    if whose == "stale" or not context.saved.borrowed or context.tpu.release == "always":
         return retry(context, resource.state)
-    hint = f"tpux tpu delete {context.name} --zone {context.saved.zone}, or set tpu.release: always"
+    hint = f"{delete}, or set tpu.release: always"
     return Denied(InvalidConfigError(f"{resource.state}, and tpux did not create it", hint).failure)
 
 
