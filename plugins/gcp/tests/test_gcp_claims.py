@@ -178,6 +178,38 @@ def test_a_claim_that_was_removed_is_written_anew(users, tpu):
     ann.release()
 
 
+BUSY = "Cloud TPU received a bad request. update is not supported while in state {state}"
+
+
+def test_a_claim_is_removed_once_the_state_of_the_tpu_allows_it(users, tpu):
+    ann, _ = users
+    ann.ready()
+    busy = ann.cloud.error(400, "nodes.patch", message=BUSY.format(state="REPAIRING"))
+    for _ in range(3):
+        answer = ann.release_step()
+        assert isinstance(answer, Waiting)
+        assert "not supported while in state REPAIRING" in answer.why
+        ann.pause(answer)
+    ann.cloud.clear(busy)
+    assert ann.release() == Released()
+    assert labels(tpu) == {"team": "x"}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_claim_that_cannot_be_removed_is_reported(users, tpu, stopped):
+    ann, _ = users
+    ann.ready()
+    if stopped:
+        tpu.stop_node(LOCATION, "shared")
+        ann.cloud.wait_for("shared", "STOPPED")
+    message = BUSY.format(state="STOPPED") if stopped else "Permission denied."
+    ann.cloud.error(400 if stopped else 403, "nodes.patch", message=message)
+    left = ann.release().left
+    assert left.startswith("the claim of TPU shared in us-central2-b remains (")
+    remove = f"--zone=us-central2-b --remove-labels={claim_key(ann.labels['tpux-store'])}"
+    assert left.endswith(f"; `gcloud compute tpus tpu-vm update shared {remove}` removes it")
+
+
 def test_without_permission_to_change_labels_the_job_is_refused(users, tpu, tmp_path):
     ann, _ = users
     ann.cloud.error(403, method="nodes.patch")

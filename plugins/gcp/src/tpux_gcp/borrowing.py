@@ -162,60 +162,63 @@ def describe(claim: Claim, name: str, zone: str, now: float) -> str:
         said += f" since {_time(claim.since)}; its claim was not renewed and expired at {_time(claim.until)}"
     else:
         said += f" since {_time(claim.since)}"
-    remove = f"gcloud compute tpus tpu-vm update {name} --zone={zone} --remove-labels={claim.key}"
-    return f"{said}; if no program of it runs there, `{remove}` removes the claim"
+    return f"{said}; if no program of it runs there, `{_removal(name, zone, claim.key)}` removes the claim"
+
+
+def _removal(name: str, zone: str, key: str) -> str:
+    return f"gcloud compute tpus tpu-vm update {name} --zone={zone} --remove-labels={key}"
 
 
 def _time(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
-def release(context: RequestContext) -> Waiting | None:
+def release(context: RequestContext) -> Waiting | str:
     """Remove the claim of a TPU that is kept, then release its lease.
 
     Returns:
-        The answer to wait until the claim is gone, None once nothing is left of it.
+        The answer to wait until the claim is gone; then what is left of it, "" if nothing is.
 
     Raises:
         CloudError: a call of the API failed.
     """
     if not context.saved.borrowed:
-        return None
+        return ""
     context, found = look_up(context)
     resource, request = found.resource if isinstance(found, Exists) else None, context.request
     if resource is not None and is_doubtful(resource):
         return context.wait(resource.state, BUSY_POLL)
     names = context.lease_names(resource or _NOTHING)
     if {machines.holder_of(name) for name in names} - {"", request.labels[JOB]}:
-        return None  # another job of the store has borrowed it: the claim is that one's
+        return ""  # another job of the store has borrowed it: the claim is that one's
     there = resource if resource and resource.status not in {*LOST, "deleting"} else None
-    if there is not None and (waiting := _remove_claim(context, there)) is not None:
-        return waiting
+    left = _remove_claim(context, there) if there is not None else ""
+    if isinstance(left, Waiting):
+        return left
     for name in names:
         machines.release(name, request.labels)
-    return None
+    return left
 
 
-def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Take one step towards removing the store's claim; None once it is gone, or cannot be removed."""
+def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | str:
+    """Take one step towards removing the store's claim; "" once it is gone, else that it cannot be removed."""
     store, note = context.request.labels[STORE], context.saved.claim
     if claim_key(store) not in resource.labels:
         if note.value and not note.seen_at and 0 <= context.now - note.begun_at < LOST_AFTER:
             return context.wait(f"a claim of {context.name} was written, and may still take effect", POLL)
-        return None
+        return ""
     why = f"removing the claim of {context.name}"
     if not note.value and 0 < note.retry_at - context.now <= LOST_AFTER:
         return context.wait(why, POLL)  # a second update could take effect when another job has claimed it
     try:
         _write(context, resource, without(resource.labels, store))
-    except CloudError as error:
-        if error.problem.kind in {"auth", "transient", "throttled"}:
+    except (CloudError, InvalidConfigError) as error:
+        passing = {"auth", "transient", "throttled", *([] if resource.status == "stopped" else ["busy"])}
+        if isinstance(error, CloudError) and error.problem.kind in passing:
             raise
         _log.warning("the claim of %s remains: %s", context.name, error)
-        return None
-    except InvalidConfigError as error:
-        _log.warning("the claim of %s remains: %s", context.name, error)
-        return None
+        remove = _removal(resource.nodes[0].name, context.saved.zone, claim_key(store))
+        return f"the claim of TPU {context.name} in {context.saved.zone} remains ({error}); `{remove}` removes it"
     return context.update(claim=Note(retry_at=context.now + LOST_AFTER)).wait(why, POLL)
 
 

@@ -122,7 +122,8 @@ def _begin(request: ProvisionRequest) -> Answer:
 
 
 def _after_delete(context: RequestContext) -> Answer:
-    return borrowing.release(context) or next_candidate(context)
+    left = borrowing.release(context)
+    return left if isinstance(left, Waiting) else next_candidate(context)
 
 
 def _back_off(context: RequestContext) -> Answer:
@@ -174,7 +175,8 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
     """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
     saved = context.saved
     if saved.borrowed:
-        return borrowing.release(context) or context.restart_candidate().wait(f"{context.name} no longer exists", 0)
+        left, again = borrowing.release(context), context.restart_candidate()
+        return left if isinstance(left, Waiting) else again.wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
     if failure is not None:

@@ -38,7 +38,8 @@ def _release(context: RequestContext | None) -> Released | Waiting:
         pending = None
         if not context.saved.borrowed or context.tpu.release == "always":
             pending = delete_and_confirm(context)
-        return pending or borrowing.release(context) or Released(_left(context))
+        left = pending or borrowing.release(context)
+        return left if isinstance(left, Waiting) else Released(left or _left(context))
     except CloudError as error:
         return _release_pending(context, error.problem)
 
