@@ -316,6 +316,26 @@ def test_a_slice_of_a_multislice_is_not_borrowed_or_deleted_alone(drive, queued,
     assert job.requests("nodes.delete") == job.requests("queuedResources.delete") == []
 
 
+@pytest.mark.parametrize("always", [{}, {"release": "always"}])
+def test_no_name_of_a_tpu_that_is_gone_remains_leased(drive, queued, cloud, write_job, always):
+    """Another one under one of its names is another TPU, also while this job goes on with one of its own."""
+    api = queued("qq", ["nn"])
+    ann = drive(mode="queued-resources", name="qq", job="000963", **always)
+    write_job("000963")
+    assert ann.ready().allocation.borrowed
+    while resource := api.tpu(LOCATION, "qq", queue=True):  # by somebody
+        api.delete(LOCATION, resource)
+    if always:
+        assert ann.ready().allocation.name == "qq-000963"
+    else:
+        ann.release()
+    queued("qq", ["nn"])
+    bob = drive(mode="queued-resources", name="qq", job="000964")
+    assert bob.ready().allocation.borrowed
+    for job in (ann, bob):
+        job.release()
+
+
 def test_a_borrowed_queued_resource_in_an_unknown_state_is_not_deleted(drive, queued, monkeypatch):
     """Its nodes are not looked at: one of them may have the claim of another store."""
     known = Api.queued_resource

@@ -545,6 +545,19 @@ def test_a_lease_passes_to_the_job_that_takes_over(drive, by_hand, tmp_path):
     assert second.requests("nodes.delete") == []
 
 
+def test_a_takeover_that_ends_before_the_lease_was_acquired_leaves_no_claim(drive, cloud, by_hand, tmp_path):
+    name = by_hand("hand-passed")
+    first, second, third = (drive(name=name, job=f"00095{number}") for number in range(3))
+    for job in (first, second):
+        live_job(tmp_path, job.job)
+    first.ready()
+    second.take_over(first)
+    second.release()
+    assert Api(Place("emulated", endpoint=cloud.url)).node(LOCATION, name).labels == {}
+    assert third.ready().allocation.borrowed
+    third.release()
+
+
 def test_an_update_of_labels_that_fails_is_repeated(drive):
     first, second = drive(), drive()
     first.ready()

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tpux import HostUnreachableError, Job, Waiting
@@ -98,7 +98,9 @@ def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
     Raises:
         CloudError: a call of the API failed.
     """
-    request = context.request
+    request, noted = context.request, context.leasing(resource)
+    if noted.saved.leased != context.saved.leased:  # saved before, so that a release knows about it
+        return noted.wait(f"borrowing {context.name} under all its names", 0)
     holders = machines.acquire_all(context.lease_names(resource), request.labels, request.previous_owners)
     if holders:
         return wait_for(context, next(iter(holders.values())))
@@ -183,21 +185,27 @@ def release(context: RequestContext) -> Waiting | str:
         CloudError: a call of the API failed.
     """
     if not context.saved.borrowed:
+        _release_leases(context, context.saved.leased)
         return ""
     context, found = look_up(context)
-    resource, request = found.resource if isinstance(found, Exists) else None, context.request
+    resource = found.resource if isinstance(found, Exists) else None
     if resource is not None and is_doubtful(resource):
         return context.wait(resource.state, BUSY_POLL)
-    names = context.lease_names(resource or _NOTHING)
-    if {machines.holder_of(name) for name in names} - {"", request.labels[JOB]}:
-        return ""  # another job of the store has borrowed it: the claim is that one's
-    there = resource if resource and resource.status not in {*LOST, "deleting"} else None
-    left = _remove_claim(context, there) if there is not None else ""
+    resource = resource or _NOTHING
+    there = resource.status not in {*LOST, "deleting"}
+    # If another job of the store has borrowed it, the claim is that one's.
+    left = _remove_claim(context, resource) if there and not borrower(context, resource) else ""
     if isinstance(left, Waiting):
         return left
-    for name in names:
-        machines.release(name, request.labels)
+    _release_leases(context, context.leasing(resource).saved.leased)
     return left
+
+
+def _release_leases(context: RequestContext, names: Iterable[str]) -> None:
+    """Release the leases of this job, and those that pass to it and that it has not acquired yet."""
+    for name in names:
+        for labels in (context.request.labels, *context.request.previous_owners):
+            machines.release(name, labels)
 
 
 def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | str:

@@ -123,7 +123,7 @@ def _begin(request: ProvisionRequest) -> Answer:
 
 def _after_delete(context: RequestContext) -> Answer:
     left = borrowing.release(context)
-    return left if isinstance(left, Waiting) else next_candidate(context)
+    return left if isinstance(left, Waiting) else next_candidate(context.update(leased=()))
 
 
 def _back_off(context: RequestContext) -> Answer:
@@ -175,7 +175,7 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
     """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
     saved = context.saved
     if saved.borrowed:
-        left, again = borrowing.release(context), context.restart_candidate()
+        left, again = borrowing.release(context), context.restart_candidate().update(leased=())
         return left if isinstance(left, Waiting) else again.wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
@@ -281,7 +281,7 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
         return borrowing.wait_for_claim(context, resource) or _change_labels(context, resource)
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowed = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
-        return borrowed.wait(f"borrowing {context.name}, which this job did not create", 0)
+        return borrowed.leasing(resource).wait(f"borrowing {context.name}, which this job did not create", 0)
     return borrowing.acquire(context, resource)
 
 

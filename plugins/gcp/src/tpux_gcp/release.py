@@ -81,6 +81,7 @@ def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiti
         return use
     if not _may_delete(context, resource):
         return None
+    context = context.leasing(resource) if context.saved.borrowed else context
     if context.saved.borrowed and (unclaimed := borrowing.hold_claim(context, resource)) is not None:
         return unclaimed
     deleting = resource.status == "deleting"
