@@ -104,10 +104,10 @@ def test_multislice_lifecycle(tpux):
 
 def test_one_slice_is_deleted_only_with_the_others_and_not_without_a_word(tpux, monkeypatch):
     tpux("create", "cli-slices", "--type", "v4-16", "--node-count", "2")
-    asked: list[str] = []
-    monkeypatch.setattr(cli, "confirm", lambda question, *, yes: asked.append(question))
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr(cli, "confirm", lambda question, *, yes: asked.append((question, yes)))
     deleted = tpux("delete", "cli-slices-0")
-    assert asked == ["Delete cli-slices with its 2 slices in us-central2-b of project emulated?"]
+    assert asked == [("Delete cli-slices with its 2 slices in us-central2-b of project emulated?", False)]
     assert "cli-slices-0 is one of the 2 slices of the queued resource cli-slices, " in deleted.stderr
     assert "deleted cli-slices in us-central2-b" in deleted.stderr
     assert tpux("status", "cli-slices").returncode == 2

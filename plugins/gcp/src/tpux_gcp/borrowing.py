@@ -204,8 +204,8 @@ def release(context: RequestContext) -> Waiting | str:
 def _release_leases(context: RequestContext, names: Iterable[str]) -> None:
     """Release the leases of this job, and those that pass to it and that it has not acquired yet."""
     for name in names:
-        for labels in (context.request.labels, *context.request.previous_owners):
-            machines.release(name, labels)
+        for of_job in (context.request.labels, *context.request.previous_owners):
+            machines.release(name, of_job)
 
 
 def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | str:
