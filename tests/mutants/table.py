@@ -325,8 +325,8 @@ MUTANTS = [
     Mutant(
         "a TPU counts as released only once it is gone",
         "plugins/gcp/src/tpux_gcp/release.py",
-        "        return pending or borrowing.release(context) or Released(_left(context))\n",
-        "        return borrowing.release(context) or Released(_left(context))\n",
+        "        left = pending or borrowing.release(context)\n",
+        "        left = borrowing.release(context)\n",
         ("plugins/gcp/tests/test_gcp_provision.py::test_release_after_any_number_of_steps",),
     ),
     Mutant(
@@ -377,8 +377,8 @@ MUTANTS = [
     Mutant(
         "a lease ends with the borrowing",
         "plugins/gcp/src/tpux_gcp/provision.py",
-        "        return borrowing.release(context) or context.restart_candidate()",
-        "        return context.restart_candidate()",
+        "        left, again = borrowing.release(context), context.restart_candidate()",
+        '        left, again = "", context.restart_candidate()',
         ("plugins/gcp/tests/test_gcp_ownership.py::test_a_tpu_that_a_job_no_longer_borrows_is_not_leased",),
     ),
     Mutant(

@@ -178,6 +178,38 @@ def test_a_claim_that_was_removed_is_written_anew(users, tpu):
     ann.release()
 
 
+BUSY = "Cloud TPU received a bad request. update is not supported while in state {state}"
+
+
+def test_a_claim_is_removed_once_the_state_of_the_tpu_allows_it(users, tpu):
+    ann, _ = users
+    ann.ready()
+    busy = ann.cloud.error(400, "nodes.patch", message=BUSY.format(state="REPAIRING"))
+    for _ in range(3):
+        answer = ann.release_step()
+        assert isinstance(answer, Waiting)
+        assert "not supported while in state REPAIRING" in answer.why
+        ann.pause(answer)
+    ann.cloud.clear(busy)
+    assert ann.release() == Released()
+    assert labels(tpu) == {"team": "x"}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_claim_that_cannot_be_removed_is_reported(users, tpu, stopped):
+    ann, _ = users
+    ann.ready()
+    if stopped:
+        tpu.stop_node(LOCATION, "shared")
+        ann.cloud.wait_for("shared", "STOPPED")
+    message = BUSY.format(state="STOPPED") if stopped else "Permission denied."
+    ann.cloud.error(400 if stopped else 403, "nodes.patch", message=message)
+    left = ann.release().left
+    assert left.startswith("the claim of TPU shared in us-central2-b remains (")
+    remove = f"--zone=us-central2-b --remove-labels={claim_key(ann.labels['tpux-store'])}"
+    assert left.endswith(f"; `gcloud compute tpus tpu-vm update shared {remove}` removes it")
+
+
 def test_without_permission_to_change_labels_the_job_is_refused(users, tpu, tmp_path):
     ann, _ = users
     ann.cloud.error(403, method="nodes.patch")
@@ -282,6 +314,45 @@ def test_a_slice_of_a_multislice_is_not_borrowed_or_deleted_alone(drive, queued,
         assert (finding.level, finding.message) == ("error", failure.evidence)
     job.release()
     assert job.requests("nodes.delete") == job.requests("queuedResources.delete") == []
+
+
+@pytest.mark.parametrize("always", [{}, {"release": "always"}])
+def test_no_name_of_a_tpu_that_is_gone_remains_leased(drive, queued, cloud, write_job, always):
+    """Another one under one of its names is another TPU, also while this job goes on with one of its own."""
+    api = queued("qq", ["nn"])
+    ann = drive(mode="queued-resources", name="qq", job="000963", **always)
+    write_job("000963")
+    assert ann.ready().allocation.borrowed
+    while resource := api.tpu(LOCATION, "qq", queue=True):  # by somebody
+        api.delete(LOCATION, resource)
+    if always:
+        assert ann.ready().allocation.name == "qq-000963"
+    else:
+        ann.release()
+    queued("qq", ["nn"])
+    bob = drive(mode="queued-resources", name="qq", job="000964")
+    assert bob.ready().allocation.borrowed
+    for job in (ann, bob):
+        job.release()
+
+
+def test_a_borrowed_queued_resource_in_an_unknown_state_is_not_deleted(drive, queued, monkeypatch):
+    """Its nodes are not looked at: one of them may have the claim of another store."""
+    known = Api.queued_resource
+    api, claim = queued("qu", ["nu"]), {KEY: "9999999999-1-000007-eve"}
+    api.update_node(LOCATION, "nu", "labels", claim)
+    while api.node(LOCATION, "nu").labels != claim or known(api, LOCATION, "qu").state != "ACTIVE":
+        pass
+    job = drive(mode="queued-resources", name="qu", release="always")
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, "queued_resource", lambda *args: replace(known(*args), state="DRAINING"))
+        while not job.saved_state.get("borrowed"):
+            job.pause(job.step())
+        for _ in range(3):
+            assert "qu is DRAINING" in job.release_step().why
+    assert job.requests("queuedResources.delete") == []
+    job.release()
+    assert api.node(LOCATION, "nu"), "now the claim is seen"
 
 
 # --- the pure function ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 from tpux import TpuxError
-from tpux_gcp import lookup
+from tpux_gcp import cli, lookup
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app, print_rows, print_tpus
 from tpux_gcp.credentials import Place
@@ -100,6 +100,17 @@ def test_multislice_lifecycle(tpux):
     assert len(json.loads(tpux("describe", "cli-multi").stdout)) == 3
     assert tpux("stop", "cli-multi").returncode == 2
     assert tpux("delete", "cli-multi", "-y").returncode == 0
+
+
+def test_one_slice_is_deleted_only_with_the_others_and_not_without_a_word(tpux, monkeypatch):
+    tpux("create", "cli-slices", "--type", "v4-16", "--node-count", "2")
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr(cli, "confirm", lambda question, *, yes: asked.append((question, yes)))
+    deleted = tpux("delete", "cli-slices-0")
+    assert asked == [("Delete cli-slices with its 2 slices in us-central2-b of project emulated?", False)]
+    assert "cli-slices-0 is one of the 2 slices of the queued resource cli-slices, " in deleted.stderr
+    assert "deleted cli-slices in us-central2-b" in deleted.stderr
+    assert tpux("status", "cli-slices").returncode == 2
 
 
 def test_only_a_404_falls_back_to_nodes(tpux, cloud):

@@ -133,6 +133,19 @@ def test_only_operations_in_a_row_count(drive):
     job.release()
 
 
+def test_a_request_that_has_waited_for_long_begins_the_time_anew(drive):
+    job = drive(mode="queued-resources", auth_timeout="2h")
+    job.cloud.fail_operation(CREATE["queued-resources"], **UNAUTHENTICATED)
+    job.run(until="waiting until the login is renewed")
+    for _ in range(3):
+        job.cloud.fail_operation(CREATE["queued-resources"], **UNAUTHENTICATED)
+        job.run(until="request sent")
+        job.at += 24 * 3600  # in the queue, with a login that was renewed
+        job.run(until="waiting until the login is renewed")
+    job.ready()
+    job.release()
+
+
 @pytest.mark.parametrize("mode", CREATE)
 def test_operations_for_which_the_login_remains_invalid_fail_the_job_in_time(drive, mode):
     job = drive(mode=mode, auth_timeout="2h")

@@ -423,6 +423,49 @@ def test_a_tpu_recreated_by_somebody_else_is_not_ours(drive, by_hand):
     assert job.nodes()
 
 
+def wipe_labels(cloud, name: str, left: dict[str, str] | None = None) -> dict[str, str]:
+    """Replace the labels of a node by hand; return those that it had."""
+    api = Api(Place("emulated", endpoint=cloud.url))
+    before, left = dict(api.node(LOCATION, name).labels), left or {}
+    api.update_node(LOCATION, name, "labels", left)
+    while api.node(LOCATION, name).labels != left:
+        time.sleep(0.01)
+    return before
+
+
+@pytest.mark.parametrize("named", [{}, {"name": "wiped"}])
+def test_a_job_whose_own_tpu_has_lost_its_labels_labels_it_again(drive, cloud, named):
+    """It is under a name that only this job creates, so it is not borrowed from anybody, and deleted in the end."""
+    job = drive(**named)
+    name = job.ready().allocation.name
+    wipe_labels(cloud, name)
+    assert job.inspect().state == "gone"
+    assert job.release().left
+    allocation = job.ready().allocation
+    assert (allocation.name, allocation.borrowed, labels_of(job)) == (name, False, [job.job])
+    assert len(job.requests("nodes.create")) == 1
+    wipe_labels(cloud, name)
+    cloud.preempt(name)
+    cloud.wait_for(name, "PREEMPTED")
+    assert job.denied().failure.evidence == f"node {name} is PREEMPTED, and has no labels of an owner"
+    job.saved_state["borrowed"] = True  # as before
+    assert f"{name} in us-central2-b has no labels" in job.release().left
+    delete_node(cloud, name)
+
+
+def test_a_tpu_that_has_lost_its_labels_is_left_to_another_store_that_claims_it(drive, cloud):
+    job = drive()
+    name = job.ready().allocation.name
+    before = wipe_labels(cloud, name, {"tpux-claim-evesstore": "9999999999-1-000007-eve"})
+    assert "is in use by job 7 of eve" in job.run(until="in use by").why
+    assert len(job.requests("nodes.patch")) == 1, "the one by hand"
+    wipe_labels(cloud, name, before)
+    job.saved_state["borrowed"] = True  # by an earlier version
+    assert not job.ready().allocation.borrowed
+    assert not job.release().left
+    assert job.nodes() == []
+
+
 def test_a_failed_metadata_update_is_retried(drive, by_hand):
     job = drive(name=by_hand("hand-patch"), keys=("ann:ssh-ed25519 A",))
     job.cloud.fail_operation("nodes.patch")
@@ -500,6 +543,19 @@ def test_a_lease_passes_to_the_job_that_takes_over(drive, by_hand, tmp_path):
     assert third.ready().allocation.borrowed
     third.release()
     assert second.requests("nodes.delete") == []
+
+
+def test_a_takeover_that_ends_before_the_lease_was_acquired_leaves_no_claim(drive, cloud, by_hand, tmp_path):
+    name = by_hand("hand-passed")
+    first, second, third = (drive(name=name, job=f"00095{number}") for number in range(3))
+    for job in (first, second):
+        live_job(tmp_path, job.job)
+    first.ready()
+    second.take_over(first)
+    second.release()
+    assert Api(Place("emulated", endpoint=cloud.url)).node(LOCATION, name).labels == {}
+    assert third.ready().allocation.borrowed
+    third.release()
 
 
 def test_an_update_of_labels_that_fails_is_repeated(drive):

@@ -174,8 +174,8 @@ class Released:
     """Confirmed: nothing is left that costs money, and that the job may delete.
 
     Attributes:
-        left: what remains although the job created it, since it does not look like its own any more, and the command
-            that deletes it; "" if nothing does.
+        left: what remains although the job created it, as it does not look like its own any more or cannot be removed,
+            and the command that removes it; "" if nothing does.
     """
 
     left: str = ""

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tpux import HostUnreachableError, Job, Waiting
@@ -82,6 +82,12 @@ def wait_for(context: RequestContext, job: str) -> Waiting:
     return context.wait(why, LEASE_POLL)
 
 
+def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Return the answer to wait for the job of this store that has borrowed the TPU, None if there is none."""
+    holder = borrower(context, resource)
+    return wait_for(context, holder) if holder else None
+
+
 def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """Acquire the lease and the claim of a TPU.
 
@@ -92,7 +98,9 @@ def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
     Raises:
         CloudError: a call of the API failed.
     """
-    request = context.request
+    request, noted = context.request, context.leasing(resource)
+    if noted.saved.leased != context.saved.leased:  # saved before, so that a release knows about it
+        return noted.wait(f"borrowing {context.name} under all its names", 0)
     holders = machines.acquire_all(context.lease_names(resource), request.labels, request.previous_owners)
     if holders:
         return wait_for(context, next(iter(holders.values())))
@@ -107,8 +115,7 @@ def hold_claim(context: RequestContext, resource: TpuResource) -> Waiting | None
     found, note = resource.labels, context.saved.claim
     fresh = _fresh(context)
     if resource.status != "ready":
-        other = claim_of_another(found, fresh.store)
-        return None if other is None or resource.status in LOST else _wait_for_store(context, other)
+        return wait_for_claim(context, resource)
     step, noted = next_step(found, fresh, note, context.now)
     if step == "held":
         # Held in a step of its own: what follows in this one may be cut off before it is saved.
@@ -141,6 +148,12 @@ def _wait_for_store(context: RequestContext, other: Claim, pause: float = BUSY_P
     return context.wait(describe(other, context.name, context.saved.zone, context.now / machines.clock_rate()), pause)
 
 
+def wait_for_claim(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Return the answer to wait for another store whose claim stands, None if there is none, or the TPU is lost."""
+    other = claim_of_another(resource.labels, context.request.labels[STORE])
+    return None if other is None or resource.status in LOST else _wait_for_store(context, other)
+
+
 def describe(claim: Claim, name: str, zone: str, now: float) -> str:
     """Return who has claimed a TPU since when, and what a person can do if its user does not need it any more."""
     who = f"job {claim.job.lstrip('0')} of {claim.user} in another store ({claim.store})"
@@ -151,60 +164,69 @@ def describe(claim: Claim, name: str, zone: str, now: float) -> str:
         said += f" since {_time(claim.since)}; its claim was not renewed and expired at {_time(claim.until)}"
     else:
         said += f" since {_time(claim.since)}"
-    remove = f"gcloud compute tpus tpu-vm update {name} --zone={zone} --remove-labels={claim.key}"
-    return f"{said}; if no program of it runs there, `{remove}` removes the claim"
+    return f"{said}; if no program of it runs there, `{_removal(name, zone, claim.key)}` removes the claim"
+
+
+def _removal(name: str, zone: str, key: str) -> str:
+    return f"gcloud compute tpus tpu-vm update {name} --zone={zone} --remove-labels={key}"
 
 
 def _time(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
-def release(context: RequestContext) -> Waiting | None:
+def release(context: RequestContext) -> Waiting | str:
     """Remove the claim of a TPU that is kept, then release its lease.
 
     Returns:
-        The answer to wait until the claim is gone, None once nothing is left of it.
+        The answer to wait until the claim is gone; then what is left of it, "" if nothing is.
 
     Raises:
         CloudError: a call of the API failed.
     """
     if not context.saved.borrowed:
-        return None
+        _release_leases(context, context.saved.leased)
+        return ""
     context, found = look_up(context)
-    resource, request = found.resource if isinstance(found, Exists) else None, context.request
+    resource = found.resource if isinstance(found, Exists) else None
     if resource is not None and is_doubtful(resource):
         return context.wait(resource.state, BUSY_POLL)
-    names = context.lease_names(resource or _NOTHING)
-    if {machines.holder_of(name) for name in names} - {"", request.labels[JOB]}:
-        return None  # another job of the store has borrowed it: the claim is that one's
-    there = resource if resource and resource.status not in {*LOST, "deleting"} else None
-    if there is not None and (waiting := _remove_claim(context, there)) is not None:
-        return waiting
+    resource = resource or _NOTHING
+    there = resource.status not in {*LOST, "deleting"}
+    # If another job of the store has borrowed it, the claim is that one's.
+    left = _remove_claim(context, resource) if there and not borrower(context, resource) else ""
+    if isinstance(left, Waiting):
+        return left
+    _release_leases(context, context.leasing(resource).saved.leased)
+    return left
+
+
+def _release_leases(context: RequestContext, names: Iterable[str]) -> None:
+    """Release the leases of this job, and those that pass to it and that it has not acquired yet."""
     for name in names:
-        machines.release(name, request.labels)
-    return None
+        for of_job in (context.request.labels, *context.request.previous_owners):
+            machines.release(name, of_job)
 
 
-def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Take one step towards removing the store's claim; None once it is gone, or cannot be removed."""
+def _remove_claim(context: RequestContext, resource: TpuResource) -> Waiting | str:
+    """Take one step towards removing the store's claim; "" once it is gone, else that it cannot be removed."""
     store, note = context.request.labels[STORE], context.saved.claim
     if claim_key(store) not in resource.labels:
         if note.value and not note.seen_at and 0 <= context.now - note.begun_at < LOST_AFTER:
             return context.wait(f"a claim of {context.name} was written, and may still take effect", POLL)
-        return None
+        return ""
     why = f"removing the claim of {context.name}"
     if not note.value and 0 < note.retry_at - context.now <= LOST_AFTER:
         return context.wait(why, POLL)  # a second update could take effect when another job has claimed it
     try:
         _write(context, resource, without(resource.labels, store))
-    except CloudError as error:
-        if error.problem.kind in {"auth", "transient", "throttled"}:
+    except (CloudError, InvalidConfigError) as error:
+        passing = {"auth", "transient", "throttled", *([] if resource.status == "stopped" else ["busy"])}
+        if isinstance(error, CloudError) and error.problem.kind in passing:
             raise
         _log.warning("the claim of %s remains: %s", context.name, error)
-        return None
-    except InvalidConfigError as error:
-        _log.warning("the claim of %s remains: %s", context.name, error)
-        return None
+        remove = _removal(resource.nodes[0].name, context.saved.zone, claim_key(store))
+        return f"the claim of TPU {context.name} in {context.saved.zone} remains ({error}); `{remove}` removes it"
     return context.update(claim=Note(retry_at=context.now + LOST_AFTER)).wait(why, POLL)
 
 

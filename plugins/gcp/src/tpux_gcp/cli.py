@@ -226,12 +226,21 @@ def delete(
     no_wait: NoWait = False,
     timeout: Timeout = 900,
 ) -> None:
-    """Delete a TPU: a queued resource with its nodes, or a node."""
+    """Delete a TPU: a queued resource with its nodes, or a node. One slice of several is deleted with the others."""
+    from tpux_gcp.borrowing import slices_around
+
     api = open_api(project)
     found = find(api, name, zone_or_default(api, zone))
+    whole = found.resource.queued_resource
+    with cli_errors():
+        slices = slices_around(api, found.location, name, found.resource)
+    if slices > 1:
+        say(f"{name} is one of the {slices} slices of the queued resource {whole}, which are deleted together")
+        found = find(api, whole, found.location.zone)
     job, user = user_of(found.resource.labels)
     of_job = f", the TPU of job {job} of {user}" if job else ""
-    confirm(f"Delete {name} in {found.location.zone} of project {api.project}{of_job}?", yes=yes)
+    what = f"{found.name} with its {slices} slices" if slices > 1 else name
+    confirm(f"Delete {what} in {found.location.zone} of project {api.project}{of_job}?", yes=yes)
     _delete(api, found, timeout=0 if no_wait else timeout)
 
 

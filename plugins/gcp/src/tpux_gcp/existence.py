@@ -112,8 +112,12 @@ def _note_missing(path: Path, since: dict[str, float]) -> None:
 
 
 def is_doubtful(resource: TpuResource) -> bool:
-    """Return True of a resource whose missing nodes may exist: with them, so may the claim of another store."""
-    return bool(resource.missing) and resource.status not in LOST
+    """Return True of a resource whose nodes were not seen and may exist: with them, so may the claim of another store.
+
+    A queued resource in a state that is not known has no nodes here, whichever it has.
+    """
+    unseen = bool(resource.missing) or (resource.unknown and not resource.nodes)
+    return unseen and resource.status not in LOST
 
 
 def _read_times(path: Path) -> dict[str, float]:

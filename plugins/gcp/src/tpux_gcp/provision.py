@@ -122,7 +122,8 @@ def _begin(request: ProvisionRequest) -> Answer:
 
 
 def _after_delete(context: RequestContext) -> Answer:
-    return borrowing.release(context) or next_candidate(context)
+    left = borrowing.release(context)
+    return left if isinstance(left, Waiting) else next_candidate(context.update(leased=()))
 
 
 def _back_off(context: RequestContext) -> Answer:
@@ -174,7 +175,8 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
     """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
     saved = context.saved
     if saved.borrowed:
-        return borrowing.release(context) or context.restart_candidate().wait(f"{context.name} no longer exists", 0)
+        left, again = borrowing.release(context), context.restart_candidate().update(leased=())
+        return left if isinstance(left, Waiting) else again.wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
     if failure is not None:
@@ -256,9 +258,12 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     """
     request, saved = context.request, context.saved
     whose = borrowing.owner(context, resource)
-    if whose in {"ours", "former"} and (holder := borrowing.borrower(context, resource)):
-        return borrowing.wait_for(context, holder)
+    wiped = whose == "nobody" and context.has_own_name
+    if (whose in {"ours", "former"} or wiped) and (waiting := borrowing.wait_for_borrower(context, resource)):
+        return waiting
     if whose == "ours":
+        if saved.borrowed and context.has_own_name:  # its labels were wiped, and are there again
+            return context.update(borrowed=False).wait(f"{context.name} is this job's own", 0)
         return None
     if whose == "former":
         return _change_labels(context, resource)
@@ -272,15 +277,18 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
         raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
     borrowing.check_whole(context.api, saved.location, context.name, resource)
     check_existing(context.tpu, context.name, candidates_of(context), saved.zone, resource)
+    if wiped:
+        return borrowing.wait_for_claim(context, resource) or _change_labels(context, resource)
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowed = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
-        return borrowed.wait(f"borrowing {context.name}, which this job did not create", 0)
+        return borrowed.leasing(resource).wait(f"borrowing {context.name}, which this job did not create", 0)
     return borrowing.acquire(context, resource)
 
 
 def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Give the nodes of a TPU that was taken over the labels of this job, the first node last: its labels count.
+    """Give the nodes of a TPU that was taken over, or lost its labels, those of this job, the first node last.
 
+    The first node's labels count.
     A queued resource keeps the labels that it was created with; they count only while it has no nodes.
 
     Returns:

@@ -38,14 +38,16 @@ def _release(context: RequestContext | None) -> Released | Waiting:
         pending = None
         if not context.saved.borrowed or context.tpu.release == "always":
             pending = delete_and_confirm(context)
-        return pending or borrowing.release(context) or Released(_left(context))
+        left = pending or borrowing.release(context)
+        return left if isinstance(left, Waiting) else Released(left or _left(context))
     except CloudError as error:
         return _release_pending(context, error.problem)
 
 
 def _left(context: RequestContext) -> str:
     """Return that what has the name of the job's own TPU is left alone, as its labels name no owner any more."""
-    resource = None if context.saved.borrowed or context.nothing_sent else context.get_resource()
+    borrowed = context.saved.borrowed and not context.has_own_name
+    resource = None if borrowed or context.nothing_sent else context.get_resource()
     if resource is None or resource.status == "deleting" or borrowing.owner(context, resource) != "nobody":
         return ""
     zone = context.saved.zone
@@ -79,6 +81,7 @@ def delete_and_confirm(context: RequestContext, *, again: bool = False) -> Waiti
         return use
     if not _may_delete(context, resource):
         return None
+    context = context.leasing(resource) if context.saved.borrowed else context
     if context.saved.borrowed and (unclaimed := borrowing.hold_claim(context, resource)) is not None:
         return unclaimed
     deleting = resource.status == "deleting"
@@ -108,8 +111,7 @@ def _is_used(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """
     if borrowing.owner(context, resource) not in {"ours", "former"} or resource.status in {*LOST, "deleting"}:
         return None
-    holder = borrowing.borrower(context, resource)
-    return borrowing.wait_for(context, holder) if holder else None
+    return borrowing.wait_for_borrower(context, resource)
 
 
 def _may_delete(context: RequestContext, resource: TpuResource) -> bool:

@@ -71,6 +71,7 @@ class SavedState:
         errors: consecutive steps in which the API failed.
         borrowed: tpux did not create the TPU.
         claim: what is noted of the claim of a borrowed TPU.
+        leased: the names under which it is leased, or is about to be. They outlive it, and the attempt to borrow it.
         metadata_operation: the operation that adds our public keys to the metadata.
         os_login_user: the login user of VMs with OS Login; empty if the keys were not imported.
         absent_since: since when a TPU whose creation was sent does not exist.
@@ -112,6 +113,7 @@ class SavedState:
     unauthenticated_since: float = 0.0
     configured_name: str = ""
     claim: Note = field(default_factory=Note)
+    leased: tuple[str, ...] = ()
 
     @classmethod
     def begin(cls, place: Place, request: ProvisionRequest, candidate: Candidate) -> SavedState:
@@ -165,6 +167,7 @@ class SavedState:
                 "history": list(self.history),
                 "refusals": [list(each) for each in self.refusals],
                 "refused": list(self.refused),
+                "leased": list(self.leased),
             },
         )
 
@@ -179,7 +182,8 @@ class SavedState:
         refusals = cast("list[list[str]]", values.get("refusals") or [])
         values["refusals"] = tuple(tuple(each) for each in refusals)  # type: ignore[assignment]
         values["claim"] = Note(**cast("dict[str, JsonValue]", values.get("claim") or {}))  # type: ignore[arg-type,assignment]
-        values["refused"] = tuple(cast("list[str]", values.get("refused") or []))  # type: ignore[assignment]
+        for key in ("refused", "leased"):
+            values[key] = tuple(cast("list[str]", values.get(key) or []))  # type: ignore[assignment]
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -242,6 +246,11 @@ class RequestContext:
         return self.saved.name
 
     @property
+    def has_own_name(self) -> bool:
+        """Whether tpux made the name, with the job's id and token: what has it was created by the job."""
+        return self.saved.name != self.saved.configured_name
+
+    @property
     def errors_before(self) -> int:
         """How many steps before this one in a row failed; `saved.errors` is 0 again once a call has succeeded."""
         saved = SavedState.from_json(self.request.saved_state)
@@ -250,6 +259,10 @@ class RequestContext:
     def lease_names(self, resource: TpuResource) -> list[str]:
         """Return the names under which the TPU is leased: the same for every job that could use it."""
         return resource.lease_names(self.saved.location, self.name)
+
+    def leasing(self, resource: TpuResource) -> RequestContext:
+        """Return the context in which the names of a TPU are noted as leased."""
+        return self.update(leased=tuple(dict.fromkeys([*self.saved.leased, *self.lease_names(resource)])))
 
     def get_resource(self) -> TpuResource | None:
         """Return what exists under the TPU's name, None if the API answers that there is nothing.

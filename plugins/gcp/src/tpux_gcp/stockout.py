@@ -30,6 +30,8 @@ from tpux_gcp.spec import Candidate, accelerator_fields
 
 BACKOFF = Backoff(first=30.0, cap=300.0)
 """After each round in which all candidates were tried once."""
+SAME_EXPIRY = 3600.0
+"""A request that lived longer, in seconds, has failed as the login has expired once more, not still."""
 
 
 def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
@@ -101,7 +103,9 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
 
 def _repeat_with_login(context: RequestContext, problem: Problem) -> Answer:
     """Request the candidate again until the login is renewed, or `auth_timeout` has passed."""
-    since = min(context.saved.unauthenticated_since or context.now, context.now)
+    saved, since = context.saved, context.now
+    if saved.unauthenticated_since and context.now - saved.candidate_since <= SAME_EXPIRY:
+        since = min(saved.unauthenticated_since, since)  # else the login was valid for long in between
     again = retry(context.update(unauthenticated_since=since), f"{problem.message} ({problem.hint})")
     return login.wait_until_renewed(context.request, problem, again, since)
 
@@ -180,10 +184,12 @@ def retry(context: RequestContext, why: str) -> Waiting:
 
 def replace_lost(context: RequestContext, resource: TpuResource) -> Answer:
     """Delete a lost TPU and request it again, unless tpux did not create it."""
-    stale = borrowing.owner(context, resource) == "stale"
-    if stale or not context.saved.borrowed or context.tpu.release == "always":
+    whose, delete = borrowing.owner(context, resource), f"tpux tpu delete {context.name} --zone {context.saved.zone}"
+    if whose == "nobody" and context.has_own_name:  # nothing without an owner's labels is deleted
+        return Denied(InvalidConfigError(f"{resource.state}, and has no labels of an owner", delete).failure)
+    if whose == "stale" or not context.saved.borrowed or context.tpu.release == "always":
         return retry(context, resource.state)
-    hint = f"tpux tpu delete {context.name} --zone {context.saved.zone}, or set tpu.release: always"
+    hint = f"{delete}, or set tpu.release: always"
     return Denied(InvalidConfigError(f"{resource.state}, and tpux did not create it", hint).failure)
 
 
