@@ -85,7 +85,7 @@ def rehearse(
     for option, value in (("--times", times), ("--notice", notice)):
         if restart and value is not None:
             raise UsageError(
-                f"{option} has no effect with --restart, which stops the program once", hint="leave it out"
+                f"{option} has no effect with --restart, which stops once", hint="leave it out"
             )
     count = 1 if restart else times or TIMES
     preemptions = Preemptions(preempt_after, count, _parse_notice(notice), restart)
