@@ -84,9 +84,7 @@ def rehearse(
         raise UsageError("--tolerance needs --compare", hint="for example --compare 'loss {value}'")
     for option, value in (("--times", times), ("--notice", notice)):
         if restart and value is not None:
-            raise UsageError(
-                f"{option} has no effect with --restart, which stops once", hint="leave it out"
-            )
+            raise UsageError(f"{option} has no effect with --restart, which stops once", hint="leave it out")
     count = 1 if restart else times or TIMES
     preemptions = Preemptions(preempt_after, count, _parse_notice(notice), restart)
     given = list(overrides or [])
