@@ -42,13 +42,11 @@ def rehearse(
     ] = 60.0,
     times: Annotated[
         int | None,
-        typer.Option(min=1, show_default=str(TIMES), help="How many attempts are preempted, one after the other."),
+        typer.Option(min=1, help=f"How many attempts are preempted, one after the other; without it {TIMES}."),
     ] = None,
     notice: Annotated[
         str | None,
-        typer.Option(
-            show_default="none", help="Time from the announcement to the loss of the machines, such as 30s; or none."
-        ),
+        typer.Option(help="Time from the announcement to the loss of the machines, such as 30s; without it none."),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Stop and resume the program once, in place of preemptions.")
