@@ -47,8 +47,9 @@ test-all: setup  ## run the other tests, more examples of properties, and the te
 test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice
 	test -x $(JAX_VENV)/bin/python || $(PYTHON) -m venv $(JAX_VENV)
 	$(UV) pip install --quiet --python $(JAX_VENV)/bin/python --requirement examples/jax/requirements.txt
-	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 --junitxml .cache/test-jax.xml examples/jax
-	$(BIN)/python -m tests.figures test-jax --junit .cache/test-jax.xml
+	rm -f .cache/test-jax.xml
+	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 --junitxml .cache/test-jax.xml examples/jax; \
+	  code=$$?; $(BIN)/python -m tests.figures test-jax --junit .cache/test-jax.xml || exit 1; exit $$code
 
 versions: setup  ## run the tests of core on every other installed Python
 	scripts/test-versions.sh $(UV) 3.11 3.12 3.13 3.14

@@ -7,6 +7,7 @@ section is the target of the Makefile that it is run with, and its figures are s
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
@@ -18,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests/figures.json"
 PAGE = ROOT / "docs/reliability.md"
 Figure = int | float | str
+CODE = ("core/src", "plugins/*/src")
+"""What the figures of a run are figures of."""
+OTHER = "of other code"
 
 
 def record(name: str, figures: Mapping[str, Figure], *, data: Path = DATA, page: Path = PAGE) -> None:
@@ -29,11 +33,37 @@ def record(name: str, figures: Mapping[str, Figure], *, data: Path = DATA, page:
         data: the file with all figures.
         page: the page.
     """
+    section = {"date": time.strftime("%Y-%m-%d"), "code": digest(*CODE), "figures": dict(figures)}
+    _replace(data, json.dumps(dict(sorted({**read(data), name: section}.items())), indent=1) + "\n")
+    write_page(data=data, page=page)
+
+
+def write_page(*, data: Path = DATA, page: Path = PAGE) -> None:
+    """Write the page from all figures.
+
+    Args:
+        data: the file with all figures.
+        page: the page.
+    """
     from tests.mutants.__main__ import document
 
-    sections = {**read(data), name: {"date": time.strftime("%Y-%m-%d"), "figures": dict(figures)}}
-    _replace(data, json.dumps(dict(sorted(sections.items())), indent=1) + "\n")
-    _replace(page, document(table(sections)))
+    _replace(page, document(table(read(data))))
+
+
+def digest(*patterns: str, root: Path = ROOT) -> str:
+    """Return what tells one version of the code from another, committed or not.
+
+    Args:
+        patterns: the files and directories, as of `Path.glob`.
+        root: what they are relative to.
+    """
+    found = hashlib.sha256()
+    named = {path for pattern in patterns for path in root.glob(pattern)}
+    for path in sorted(named.union(*(path.rglob("*") for path in named))):
+        name = path.relative_to(root)
+        if path.is_file() and not any(part == "__pycache__" or part.endswith(".egg-info") for part in name.parts):
+            found.update(f"{name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def read(data: Path = DATA) -> dict[str, dict[str, object]]:
@@ -43,12 +73,13 @@ def read(data: Path = DATA) -> dict[str, dict[str, object]]:
 
 def table(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return the lines of the table of all sections."""
-    lines = ["| run | date | figures |", "|---|---|---|"]
+    lines, present = ["| run | date | figures |", "|---|---|---|"], digest(*CODE)
     for name, section in sorted(sections.items()):
         figures = section["figures"]
         assert isinstance(figures, dict)
         shown = ", ".join(f"{what} {value}" for what, value in figures.items())
-        lines.append(f"| `make {name}` | {section['date']} | {shown} |")
+        date = str(section["date"]) if section.get("code") == present else f"{section['date']}, {OTHER}"
+        lines.append(f"| `make {name}` | {date} | {shown} |")
     return lines
 
 

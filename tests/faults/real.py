@@ -7,7 +7,6 @@ through those that are left. What was done is below `.cache/faults`.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -22,13 +21,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests import figures
+from tests import figures, json_lines
 from tests.conftest import Tpux, _processes_below
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent / "site"
-CODE = ("core/src", "plugins", "tests/faults")
-"""What a result is one of: it does not count for another commit of these."""
+CODE = ("core/src", "plugins/*/src", "tests/faults")
+"""What a result is one of: it does not count for another version of these, committed or not."""
 WORKERS, LINES = 2, 8
 TIMEOUT = 120.0
 """Seconds for one wait of a life."""
@@ -331,10 +330,8 @@ class Progress:
     """What was done with one state of the code, in a file to which all shards append."""
 
     def __init__(self, directory: Path) -> None:
-        command = ["git", "rev-parse", *(f"HEAD:{path}" for path in CODE)]
-        trees = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
         directory.mkdir(parents=True, exist_ok=True)
-        self._stem = directory / f"real-{hashlib.sha256(trees).hexdigest()[:12]}"
+        self._stem = directory / f"real-{figures.digest(*CODE)}"
 
     def points(self) -> dict[str, list[str]]:
         """Return the points of each job, going through its undisturbed life the first time."""
@@ -350,14 +347,11 @@ class Progress:
 
     def done(self) -> dict[str, dict[str, object]]:
         """Return the results, by the keys of the cases."""
-        path = self._stem.with_suffix(".jsonl")
-        lines = path.read_text().splitlines() if path.exists() else []
-        return {str(result["case"]): result for result in map(json.loads, lines)}
+        return {str(result["case"]): result for result in json_lines.read(self._stem.with_suffix(".jsonl"))}
 
     def add(self, result: dict[str, object]) -> None:
         """Append a result."""
-        with self._stem.with_suffix(".jsonl").open("a") as file:
-            file.write(f"{json.dumps(result)}\n")
+        json_lines.append(self._stem.with_suffix(".jsonl"), result)
 
 
 def try_case(case: Case) -> dict[str, object]:

@@ -7,16 +7,15 @@ again.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests import figures, json_lines
 from tests.simulation import results
 from tests.simulation.faults import parse
 from tests.simulation.life import Life, live
@@ -29,10 +28,11 @@ def run(number: int) -> dict[str, object]:
     """Let the job of this number live, and return what became of it."""
     one = life(number)
     try:
-        violations = live(one).violations
+        outcome = live(one)
+        violations, happened = outcome.violations, outcome.hit
     except Exception as error:  # noqa: BLE001  (a bug, which the line names)
-        violations = [f"{type(error).__name__}: {error}"]
-    faults = [(fault.point, fault.kind) for fault in one.faults]
+        violations, happened = [f"{type(error).__name__}: {error}"], list(one.faults)
+    faults = [(fault.point, fault.kind) for fault in happened]
     return {"number": number, "life": str(one), "faults": faults, "violations": violations}
 
 
@@ -41,19 +41,6 @@ def read(text: str) -> Life:
     head, *faults = text.split(" || ")
     scenario, seed = head.split(" | ")
     return Life(scenario, tuple(map(parse, faults)), int(seed))
-
-
-def _digest() -> str:
-    """Return what tells one version of the code from another."""
-    files = sorted([*ROOT.glob("core/src/**/*.py"), *Path(__file__).parent.glob("*.py")])
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
-
-
-def _lines(path: Path) -> Iterator[dict[str, object]]:
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.endswith("}"):  # else it was cut off
-                yield json.loads(line)
 
 
 def main() -> int:
@@ -72,23 +59,23 @@ def main() -> int:
     wanted = range(shard - 1, options.lives, shards)
     cache = ROOT / ".cache/faults"
     cache.mkdir(parents=True, exist_ok=True)
-    digest = _digest()
+    digest = results.digest()
     path = cache / f"{digest}-{shard}-{shards}.jsonl"
-    done = {line["number"] for line in _lines(path)}
+    done = {line["number"] for line in json_lines.read(path)}
     left, start = [number for number in wanted if number not in done], time.monotonic()
-    with multiprocessing.Pool(options.jobs) as pool, path.open("a") as file:
+    with multiprocessing.Pool(options.jobs) as pool:
         for count, line in enumerate(pool.imap_unordered(run, left, chunksize=4), 1):
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+            json_lines.append(path, line)
             if line["violations"]:
                 print(f"{line['life']}\n  " + "\n  ".join(map(str, line["violations"])), flush=True)  # type: ignore[call-overload]
             if count % 500 == 0:
                 rate = count / (time.monotonic() - start) * 60
                 print(f"{count} of {len(left)} lives, {rate:.0f} a minute", flush=True)
-    every = {line["number"]: line for part in cache.glob(f"{digest}-*.jsonl") for line in _lines(part)}
-    found = results.summarize(every.values(), f"{datetime.now(UTC):%Y-%m-%d}")
+    every = {line["number"]: line for part in cache.glob(f"{digest}-*.jsonl") for line in json_lines.read(part)}
+    found = results.summarize(every.values(), f"{datetime.now(UTC):%Y-%m-%d}", digest)
     results.FILE.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{found['lives']} lives, {found['violations']} with a violation; `make docs` shows them")
+    figures.write_page()
+    print(f"{found['lives']} lives, {found['violations']} with a violation; docs/reliability.md shows them")
     return bool(found["violations"])
 
 

@@ -84,7 +84,8 @@ class Cloud:
         self.created += 1
         for index, machine in enumerate(machines):
             self.addresses[f"{name}-{self.created}-{index}"] = machine
-        if len(mine := [one.name for one in self.nodes.values() if one.state == "live" and one.owner == owner]) > 1:
+        held = {"live", "deleting"}  # one that is being deleted still counts, and costs
+        if len(mine := [one.name for one in self.nodes.values() if one.state in held and one.owner == owner]) > 1:
             self.problems.append(f"two allocations of one job at a time: {mine}")
 
     # --- the allocator's hooks ----------------------------------------------------------------------
@@ -105,6 +106,7 @@ class Cloud:
             self._create(request.name, request.labels["tpux-job"])
             node = self.nodes[request.name]
         if node.state == "deleting":
+            self.problems.append(f"machines were requested while {node.name} was being deleted")
             return Waiting("the node is being deleted", 2.0)
         if (left := node.ready_at - self._now()) > 0:
             return Waiting("creating the node", min(left, 5.0), {"created": True})

@@ -570,6 +570,8 @@ class _Simulation:
             self._violated(f"it has ended as {end or 'deleted'} ({why}) and not as {'/'.join(self.scenario.ends)}")
         if live := self.cloud.live():
             self._violated(f"{len(live)} allocation(s) left by a job that is {end or 'deleted'}")
+        if lost := [node.name for node in self.cloud.nodes.values() if node.state == "preempted"]:
+            self._violated(f"preempted machines were not released: {lost}")
         for lock in self.store.jobs.glob(".tpux/locks/*"):
             if not locks.is_free(lock):
                 self._violated(f"a lock is left: {lock.name}")

@@ -7,18 +7,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.simulation.faults import KINDS
+from tests import figures
+from tests.simulation.faults import HANG, KINDS
 
 FILE = Path(__file__).with_name("results.json")
-PAIR = "two faults"
+PAIR, NONE = "two faults", "no fault"
+LABELS = {"hang": f"late by {HANG:.0f} s, then an error (a write: none)"}
+"""What the page calls a fault, if not as the lives do."""
 
 
-def summarize(lines: Iterable[Mapping[str, object]], date: str) -> dict[str, object]:
+def digest() -> str:
+    """Return what tells one version of the code and of the simulation from another."""
+    return figures.digest("core/src", "tests/simulation/*.py")
+
+
+def summarize(lines: Iterable[Mapping[str, object]], date: str, code: str) -> dict[str, object]:
     """Return the figures of lives, each as `__main__` has written it.
 
     Args:
         lines: the lives.
         date: when they were run.
+        code: the digest of the code.
     """
     lives: Counter[str] = Counter()
     violations: Counter[str] = Counter()
@@ -29,12 +38,13 @@ def summarize(lines: Iterable[Mapping[str, object]], date: str) -> dict[str, obj
         faults = [(str(point), str(kind)) for point, kind in line["faults"]]  # type: ignore[attr-defined]
         for point, _ in faults:
             points[point.partition(": ")[0]].add(point)
-        group = faults[0][0].partition(": ")[0]
-        key = PAIR if len(faults) > 1 else f"{group}: {faults[0][1]}"
+        single = [f"{point.partition(': ')[0]}: {kind}" for point, kind in faults]
+        key = PAIR if len(faults) > 1 else single[0] if faults else NONE
         lives[key] += 1
         violations[key] += bool(line["violations"])
     return {
         "date": date,
+        "code": code,
         "lives": number,
         "violations": sum(violations.values()),
         "points": {group: len(found) for group, found in points.items()},
@@ -55,7 +65,13 @@ def document() -> list[str]:
         lives, violations = rows.get(key, (0, 0))
         return f"{lives} / {violations}" if lives else "-"
 
-    pairs, broken = rows.get(PAIR, (0, 0))
+    pairs, none = rows.get(PAIR, (0, 0)), rows.get(NONE, (0, 0))
+    without = f"; with none, as its point was not reached: {none[0]} / {none[1]}" if none[0] else ""
+    date = found["date"] if found.get("code") == digest() else f"{found['date']}, {figures.OTHER}"
+
+    def row(kind: str) -> str:
+        return f"| {LABELS.get(kind, kind)} | " + " | ".join(cell(f"{group}: {kind}") for group in places) + " |"
+
     return [
         "## Simulated lives",
         "",
@@ -65,11 +81,11 @@ def document() -> list[str]:
         "each attempt was started once on each worker, its logs are what it has written, a stop was honoured, and the",
         "job has ended as it should.",
         "",
-        f"{found['date']}: {found['lives']} lives, {found['violations']} with a violation.",
-        f"Lives / violations with one fault (with two: {pairs} / {broken}):",
+        f"{date}: {found['lives']} lives, {found['violations']} with a violation.",
+        f"Lives / violations with one fault (with two: {pairs[0]} / {pairs[1]}{without}):",
         "",
         "| fault | " + " | ".join(f"{text} ({points[group]} points)" for group, text in places.items()) + " |",
         "|---|---|---|---|",
-        *(f"| {kind} | " + " | ".join(cell(f"{group}: {kind}") for group in places) + " |" for kind in kinds),
+        *map(row, kinds),
         "",
     ]

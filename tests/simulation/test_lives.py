@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 
 from tests.simulation.__main__ import read
+from tests.simulation.cloud import Cloud
 from tests.simulation.life import SCENARIOS, Life, live
 from tests.simulation.plan import life, numbers
+from tpux import Released
 
-IN_TEST, IN_TEST_ALL = 5, 24
+IN_TEST, IN_TEST_ALL = 5, 27
 """Lives of each scenario in `make test`, and in `make test-all`."""
 
 AIMED = (
@@ -52,7 +57,7 @@ def test_some_lives(scenario):
         check(life(number))
 
 
-@pytest.mark.system  # 266 lives
+@pytest.mark.system  # 308 lives
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_more_lives(scenario):
     for number in numbers(scenario, IN_TEST, IN_TEST_ALL):
@@ -63,3 +68,25 @@ def test_a_life_is_the_same_each_time():
     one = life(numbers("stopped and resumed", 0, 9)[8])
     assert live(one).points == live(one).points
     assert read(str(one)) == one
+
+
+def test_machines_that_are_being_deleted_still_count():
+    machine = SimpleNamespace(destroy=lambda: None)
+    cloud = Cloud(lambda: 0.0, lambda _, act: act(), lambda: machine, 1)
+    cloud._create("one", "000001")
+    request = SimpleNamespace(name="one", interrupted=False, labels={"tpux-job": "000001"})
+    cloud._release(request)
+    cloud._provision(request)
+    cloud._create("two", "000001")
+    assert cloud.problems == [
+        "machines were requested while one was being deleted",
+        "two allocations of one job at a time: ['one', 'two']",
+    ]
+
+
+def test_preempted_machines_that_are_left_are_a_violation():
+    one = read("stopped and released | 0 || preemption | worker: stop @stopping")
+    assert not live(one).violations
+    with mock.patch.object(Cloud, "_release", return_value=Released()):
+        [violation] = live(one).violations
+    assert violation.startswith("preempted machines were not released: ")

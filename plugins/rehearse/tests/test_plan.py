@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from tpux_rehearse.attempts import LONGEST_LINE, RehearsedAttempt, read_lines, read_output
 from tpux_rehearse.plan import Preemptions, plan_rehearsal, undisturbed
 from tpux_rehearse.report import compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOCAL = "local.={preempt_after: 60.0s, preempt_times: 3}"
 
@@ -79,3 +85,14 @@ def test_values_are_the_same_as_printed_or_within_the_tolerance(
 
 def test_a_value_that_is_not_printed_is_not_equal() -> None:
     assert not compare("loss {value}", ["step 1"], ["step 1"], 1.0).equal
+
+
+def test_a_long_line_is_compared_whole_and_shown_cut(tmp_path: Path) -> None:
+    logs = [tmp_path / name for name in ("one", "other")]
+    for log, value in zip(logs, ("0.311", "0.312"), strict=True):
+        log.write_text(f"loss {value.rjust(LONGEST_LINE, '0')}\n")
+    found = compare("loss {value}", *(read_lines({0: log}) for log in logs), None)
+    assert not found.equal
+    attempt = RehearsedAttempt(1, False, "", "")
+    read_output(attempt, {0: logs[0]}, tmp_path)
+    assert [len(line) for line in (*attempt.printed, *attempt.last_lines)] == [LONGEST_LINE] * 2

@@ -194,6 +194,21 @@ def test_a_program_that_ends_before_the_preemption(tpux: Tpux) -> None:
     assert report["seen"] == ["take a shorter --preempt-after"]
 
 
+def test_a_program_that_ends_before_all_preemptions(tpux: Tpux) -> None:
+    report = rehearse(tpux, config(tpux, steps=25), "--preempt-after", "2s", "--times", "3", code=1)
+    count = len(report["interruptions"])
+    assert (report["verdict"], report["passed"]) == ("too-short", False)
+    assert f"only {count} of 3 preemptions took place" in report["seen"]
+
+
+def test_a_program_that_saves_in_its_first_attempt_only(tpux: Tpux) -> None:
+    each_step = '[ "$TPUX_ATTEMPT" != 1 ] || save; [ ! -e "$TPUX_PREVIOUS_OUTPUT_DIR/step" ] || '
+    path = config(tpux, each_step=each_step + 'cp "$TPUX_PREVIOUS_OUTPUT_DIR/step" "$TPUX_OUTPUT_DIR/step"')
+    report = rehearse(tpux, path, "--preempt-after", "2s", "--times", "2", code=1)
+    assert [one["resumed"] for one in report["interruptions"]] == [True, False]
+    assert report["message"].startswith("the program did not resume: nothing was saved in attempt 2")
+
+
 def test_a_program_without_steps(tpux: Tpux) -> None:
     path = tpux.config("command: {cmd: 'while :; do echo working; sleep 0.1; done'}")
     report = rehearse(tpux, path, "--preempt-after", "2s", "--times", "1", code=1)
@@ -256,6 +271,8 @@ def test_the_next_rehearsal_ends_one_whose_command_was_killed(tpux: Tpux) -> Non
         (["job.yaml", "--compare", "loss"], "write {value} once"),
         (["job.yaml", "--tolerance", "1"], "--tolerance needs --compare"),
         (["job.yaml", "--notice", "soon"], "--notice: 'soon' is not a duration"),
+        (["job.yaml", "--restart", "--times", "2"], "--times has no effect with --restart"),
+        (["job.yaml", "--restart", "--notice", "30s"], "--notice has no effect with --restart"),
         (["job.yaml", "--times", "0"], "0 is not in the range"),
     ],
 )

@@ -100,8 +100,8 @@ def read_output(attempt: RehearsedAttempt, outputs: dict[int, Path], directory: 
     """
     lines = read_lines(outputs)
     about = [line for line in lines if is_about_a_resume(line)]
-    attempt.printed = (about or lines)[:SHOWN_LINES]
-    attempt.last_lines = lines[-SHOWN_LINES:]
+    attempt.printed = [line[:LONGEST_LINE] for line in (about or lines)[:SHOWN_LINES]]
+    attempt.last_lines = [line[:LONGEST_LINE] for line in lines[-SHOWN_LINES:]]
     attempt.files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
@@ -111,8 +111,8 @@ def is_about_a_resume(line: str) -> bool:
 
 
 def read_lines(outputs: dict[int, Path]) -> list[str]:
-    """Return the lines that the first worker printed, without what could control a terminal."""
+    """Return the lines that the first worker printed, whole, without what could control a terminal."""
     if not outputs:
         return []
     text = printable(outputs[min(outputs)].read_text(errors="replace"))
-    return [line[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
+    return [line for line in text.splitlines() if line.strip()]

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpux import JsonValue
-    from tpux_rehearse.plan import Plan
+    from tpux_rehearse.plan import Plan, Preemptions
     from tpux_rehearse.report import Comparison, Interruption, Report
     from tpux_rehearse.run import Rehearsal
     from tpux_rehearse.sandbox import Sandbox
 
 app = api.new_app()
 REPORT = "report.json"
+TIMES = 3
+"""How many attempts are preempted, without `--times`."""
 
 
 @app.command(
@@ -38,10 +40,14 @@ def rehearse(
     preempt_after: Annotated[
         float, typer.Option(click_type=DURATION, help="Time from each start of the program to its preemption.")
     ] = 60.0,
-    times: Annotated[int, typer.Option(min=1, help="How many attempts are preempted, one after the other.")] = 3,
+    times: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"How many attempts are preempted, one after the other; without it {TIMES}."),
+    ] = None,
     notice: Annotated[
-        str, typer.Option(help="Time from the announcement to the loss of the machines, such as 30s; or none.")
-    ] = "none",
+        str | None,
+        typer.Option(help="Time from the announcement to the loss of the machines, such as 30s; without it none."),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Stop and resume the program once, in place of preemptions.")
     ] = False,
@@ -74,7 +80,11 @@ def rehearse(
         raise UsageError(f"--compare {compare!r}: write {{value}} once, where the value is", hint="'loss {value}'")
     if tolerance is not None and compare is None:
         raise UsageError("--tolerance needs --compare", hint="for example --compare 'loss {value}'")
-    preemptions = Preemptions(preempt_after, times, _parse_notice(notice), restart)
+    for option, value in (("--times", times), ("--notice", notice)):
+        if restart and value is not None:
+            raise UsageError(f"{option} has no effect with --restart, which stops once", hint="leave it out")
+    count = 1 if restart else times or TIMES
+    preemptions = Preemptions(preempt_after, count, _parse_notice(notice), restart)
     given = list(overrides or [])
     found = read_config(config, given if emulate else [*given, "tpu.allocation_mode=local"])
     with open_sandbox(config.stem) as sandbox:
@@ -84,7 +94,7 @@ def rehearse(
             api.say(note)
         to_end = compare is not None
         rehearsal = Rehearsal(sandbox, REHEARSED, config, plan, preemptions, to_end=to_end, emulation=emulation)
-        report = _rehearse(rehearsal, found, restart=restart)
+        report = _rehearse(rehearsal, found, preemptions)
         if compare is not None and report.verdict == "resumed":
             report.comparison = _compare(config, plan, sandbox, rehearsal, compare, tolerance)
     data = {**report.to_json(), "notes": [*plan.notes], "output": str(sandbox.kept)}
@@ -96,7 +106,7 @@ def rehearse(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _parse_notice(text: str) -> float | None:
+def _parse_notice(text: str | None) -> float | None:
     """Return the seconds of `--notice`; None for none.
 
     Raises:
@@ -104,7 +114,7 @@ def _parse_notice(text: str) -> float | None:
     """
     from tpux.fields import parse_duration
 
-    if text == "none":
+    if text in {None, "none"}:
         return None
     try:
         return parse_duration(text)
@@ -112,14 +122,16 @@ def _parse_notice(text: str) -> float | None:
         raise UsageError(f"--notice: {error}", hint="or none") from error
 
 
-def _rehearse(rehearsal: Rehearsal, found: Mapping[str, JsonValue], *, restart: bool) -> Report:
+def _rehearse(rehearsal: Rehearsal, found: Mapping[str, JsonValue], preemptions: Preemptions) -> Report:
     """Run the job with preemptions, and return what that has shown."""
     from tpux_rehearse.report import make_report
 
     rehearsal.run()
     command = found.get("command")
     section = command if isinstance(command, dict) else {}
-    return make_report(rehearsal.attempts, rehearsal.ended, section, restart=restart)
+    return make_report(
+        rehearsal.attempts, rehearsal.ended, section, times=preemptions.times, restart=preemptions.restart
+    )
 
 
 def _compare(

@@ -139,7 +139,12 @@ class Report:
 
 
 def make_report(
-    attempts: Sequence[RehearsedAttempt], ended: api.JobInfo, command: Mapping[str, JsonValue], *, restart: bool
+    attempts: Sequence[RehearsedAttempt],
+    ended: api.JobInfo,
+    command: Mapping[str, JsonValue],
+    *,
+    times: int,
+    restart: bool,
 ) -> Report:
     """Return what the attempts of a rehearsed job show.
 
@@ -147,6 +152,7 @@ def make_report(
         attempts: all of them.
         ended: the job at its end.
         command: the section `command` of its config.
+        times: how often it was to be disturbed.
         restart: it was stopped, not preempted.
     """
     found = []
@@ -162,23 +168,38 @@ def make_report(
         seconds = last.ended_at - last.running_at if last and last.ended_at and last.running_at else 0.0
         message = f"the program ended after {format_duration(seconds)}, before the first {what}"
         return Report("too-short", message, [], seen=["take a shorter --preempt-after"])
+    few = [f"only {len(found)} of {times} {what}s took place"] if len(found) < times else []
     wrong = [one for one in found if one.resumed is False]
     unknown = [one for one in found if one.resumed is None]
     if wrong:
-        starts = f"at attempt {', '.join(str(one.before.number + 1) for one in wrong)}"
+        message = f"the program did not resume: {_how(wrong, attempts[0].progress.first_step)}"
         seen = list(dict.fromkeys(text for one in wrong for text in one.seen))
-        return Report(
-            "not-resumed", f"the program did not resume: it started over {starts}", found, seen=seen, page=PAGE
-        )
+        return Report("not-resumed", message, found, seen=seen + few, page=PAGE)
     if unknown:
         seen = list(dict.fromkeys(text for one in unknown for text in one.seen))
         page = PROGRESS_PAGE if all(one.before.progress.step is None for one in unknown) else PAGE
         message = "whether the program resumed cannot be told from what it printed"
-        return Report("unknown", message, found, seen=seen, page=page)
-    times = "once" if len(found) == 1 else f"{len(found)} times"
+        return Report("unknown", message, found, seen=seen + few, page=page)
+    count = "once" if len(found) == 1 else f"{len(found)} times"
+    if few:
+        message = f"the program resumed {count}, and ended before the next {what}"
+        return Report("too-short", message, found, seen=[*few, "take a shorter --preempt-after, or fewer --times"])
     unsaved = not any(one.before.files for one in found)
     elsewhere = "nothing was saved in $TPUX_OUTPUT_DIR: check that its checkpoints outlive a TPU VM"
-    return Report("resumed", f"the program resumed {times}", found, seen=[elsewhere] if unsaved else [])
+    return Report("resumed", f"the program resumed {count}", found, seen=[elsewhere] if unsaved else [])
+
+
+def _how(wrong: Sequence[Interruption], start: int | None) -> str:
+    """Return how a program did not resume.
+
+    Args:
+        wrong: the interruptions after which it did not.
+        start: the first step of its first attempt.
+    """
+    steps = [(one.before.number + 1, one.after.progress.first_step) for one in wrong if one.after]
+    if over := [str(number) for number, step in steps if step is not None and (start is None or step <= start)]:
+        return f"it started over at attempt {', '.join(over)}"
+    return wrong[0].seen[0]
 
 
 def _failed(attempts: Sequence[RehearsedAttempt], ended: api.JobInfo, found: list[Interruption], what: str) -> Report:
@@ -206,7 +227,9 @@ def _interruption(
         return found
     if after.running_at is not None and before.ended_at is not None:
         found.down = max(0.0, after.running_at - before.ended_at)
-    start, last, again = first.progress.first_step, before.progress.step, after.progress.first_step
+    start, last, again = before.progress.first_step, before.progress.step, after.progress.first_step
+    if start is None:
+        start = first.progress.first_step
     if last is None:
         found.seen.append("its output names no step: say how to read it, such as progress.step='batch (\\d+)'")
     elif again is None:
@@ -218,6 +241,11 @@ def _interruption(
         # A line such as `restored step 15` names what was saved, and not what was done again.
         restored = any(is_about_a_resume(line) and re.search(rf"\b{again}\b", line) for line in after.printed)
         found.lost_steps = max(0, last - again + (0 if restored else 1))
+        if start == again:
+            longer = "save more often, or take a longer --preempt-after"
+            found.seen.append(f"nothing was saved in attempt {before.number}: {longer}")
+        elif not found.resumed:
+            found.seen.append(f"attempt {after.number} begins before attempt {before.number}, which began with {start}")
     if found.resumed is not True:
         found.seen += _evidence(before, after, command)
     return found
