@@ -120,7 +120,7 @@ def can_emulate() -> str:
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources", "local"])
 def test_a_program_on_emulated_tpu_vms(tpux: Tpux, mode: str) -> None:
     path = config(tpux, each_step=f"{SAVES}; {WAITS}", steps=60)
-    given = [path, f"tpu={EMULATED.format(mode=mode)}", "--emulate", "--preempt-after", "5s", "--times", "1"]
+    given = [path, f"tpu.={EMULATED.format(mode=mode)}", "--emulate", "--preempt-after", "5s", "--times", "1"]
     report = rehearse(tpux, *given, "--compare", "loss {value}")
     assert (report["verdict"], report["passed"]) == ("resumed", True)
     [one] = report["interruptions"]
@@ -136,7 +136,7 @@ def test_a_program_on_emulated_tpu_vms(tpux: Tpux, mode: str) -> None:
 def test_a_program_on_emulated_tpu_vms_that_saves_in_its_home_directory(tpux: Tpux) -> None:
     on_resume = '[ $TPUX_RESUME = 0 ] || { step=$(cat "$HOME/ckpt" 2>/dev/null || echo 0); }'
     path = config(tpux, on_resume=on_resume, each_step='echo $step > "$HOME/ckpt"')
-    given = [path, f"tpu={EMULATED.format(mode='tpu-vm')}", "--emulate", "--preempt-after", "5s", "--times", "1"]
+    given = [path, f"tpu.={EMULATED.format(mode='tpu-vm')}", "--emulate", "--preempt-after", "5s", "--times", "1"]
     report = rehearse(tpux, *given, "--notice", "2s", code=1)
     assert report["verdict"] == "not-resumed"
     seen = "\n".join([*report["seen"], *report["interruptions"][0]["seen"]])
