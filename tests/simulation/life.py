@@ -519,6 +519,7 @@ class _Simulation:
                 (calls, "_pool", lambda: pool),
                 (fanout, "_pool", lambda: pool),
                 (scheduler, "TurnPool", make_turns),
+                (scheduler.heartbeat, "Watchdog", lambda *_: mock.Mock()),
                 (scheduler, "Plugins", lambda: self.plugins),
                 (scheduler, "POLL_EVERY", scheduler.LONGEST_DELAY),
                 (scheduler.orphans, "search_in_background", lambda *_: None),

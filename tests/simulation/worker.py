@@ -119,7 +119,7 @@ class Machine:
         if name := script_name(text):
             values = _values(text, name)
             return Result(0, getattr(self, f"_{name}")(values))
-        if text == "true":
+        if text in {"true", "sync -f ."} or "df -Pk" in text:  # its disks are never full
             return Result()
         if text.startswith("exec timeout "):
             return self._together(stdin.decode() if text.endswith("sh -s") else shlex.split(text)[-1])

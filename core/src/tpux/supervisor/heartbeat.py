@@ -86,7 +86,7 @@ class Watchdog:
         self._replace = replace
         self._beats = 0
         self._beat_at = 0.0
-        self._watching = False
+        self._watching = self._ended = False
         self._problem = ""
 
     def beat(self) -> None:
@@ -104,17 +104,23 @@ class Watchdog:
                         self._watching = False
                         raise
 
+    def end(self) -> None:
+        """Watch no more: the loop has ended."""
+        self._ended = True
+
     def _watch(self) -> None:
         try:
-            while True:
+            while not self._ended:
                 self._wait_until_stuck()
-                self._revive()
+                if not self._ended:
+                    with suppress(Exception):  # without memory: tried again
+                        self._revive()
         finally:
             self._watching = False
 
     def _wait_until_stuck(self) -> None:
         seen, ticks = self._beats, 0
-        while ticks < TICKS:
+        while ticks < TICKS and not self._ended:
             time.sleep(TICK)
             ticks = ticks + 1 if seen == self._beats else 0
             seen = self._beats

@@ -114,6 +114,7 @@ class Supervisor:
             self._release_lock()
             if shutdown or not self._has_work():
                 break
+        self._watchdog.end()
         for job, controller in self._controllers.items():
             if job not in self._busy:
                 controller.record.lock.release()
