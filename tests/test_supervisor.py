@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,20 @@ def test_stopping_the_supervisor_leaves_the_program_running(tpux):
     tpux("wait", job)
     assert tpux.output(job) == b"up\ndown\n"
     assert len(tpux.events(job, "attempt-started")) == 1
+
+
+def test_a_supervisor_that_waits_for_the_lock_does_not_outlive_a_stop(tpux):
+    """It has the environment of a command from before the stop; the next start's supervisor has that of then."""
+    _, go = gated(tpux)
+    environment = {**os.environ, **tpux.env, "TPUX_HOME": str(tpux.home)}
+    command = [sys.executable, "-m", "tpux.supervisor"]
+    with subprocess.Popen(command, env=environment, cwd="/", stderr=subprocess.PIPE, text=True) as waiting:
+        tpux.until(lambda: "nanosleep" in Path(f"/proc/{waiting.pid}/wchan").read_text(), "for it to wait for the lock")
+        tpux("supervisor", "stop")
+        log = waiting.communicate(timeout=60)[1]
+    assert (waiting.returncode, "started" in log) == (0, False), log
+    go.touch()
+    tpux("supervisor", "start")
 
 
 @pytest.mark.system

@@ -125,7 +125,7 @@ class Supervisor:
                 controller.record.lock.release()
         allocator_calls.pause(False)
         _log.info("ended")
-        if self._stopped and not os.path.exists(self._stop):  # noqa: PTH110  (a string)
+        if self._stopped and not self._is_unwanted():
             os.execv(sys.executable, [sys.executable, "-m", "tpux.supervisor"])  # noqa: S606  (no shell is meant)
         return 0
 
@@ -142,17 +142,29 @@ class Supervisor:
             _log.warning("job %s: its turn is ended with this process: %s", turn.job, turn.describe())
 
     def _acquire_lock(self, inherited: int | None) -> bool:
-        """Take the supervisor's lock and describe this process in it. Returns False if another process holds it."""
+        """Take the supervisor's lock and describe this process in it.
+
+        Returns:
+            False if another process holds it; or the user wants no supervisor, after whose next start another one has
+            the environment of then.
+        """
         deadline = time.monotonic() + LOCK_TIMEOUT
         while not (inherited is not None and self._lock.take_over(inherited)) and not retry(self._lock.acquire):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._is_unwanted():
                 return False
             time.sleep(0.05)
+        if inherited is None and self._is_unwanted():
+            self._lock.release()
+            # Who has withdrawn the stop meanwhile may have found the lock held, and started none.
+            return not self._is_unwanted() and self._acquire_lock(None)
         try:
             describe(self._lock)
         except OSError as error:  # a full disk: only `supervisor status` misses it
             _log.warning("cannot write the supervisor's status into its lock file: %s", error)
         return True
+
+    def _is_unwanted(self) -> bool:
+        return os.path.exists(self._stop)  # noqa: PTH110  (a string)
 
     def _release_lock(self) -> None:
         """Release the lock; its file then says that nobody holds it."""
