@@ -75,7 +75,8 @@ def test_a_stop_during_the_setup_of_8_workers_leaves_nothing_behind_and_a_resume
     go = tpux.work / "go"
     tpux.plugin("tpux-slow", module.replace("GO", repr(str(go))), entries="slow = tpux_slow")
     job = tpux.create(
-        "tpu: {accelerator: v4-64, keep_on_stop: 1h}\nsetup: {modules: [slow]}\ncommand: {cmd: echo up, grace_period: 1s}\n"
+        "tpu: {accelerator: v4-64, keep_on_stop: 1h}\nsetup: {modules: [slow]}\n"
+        "command: {cmd: echo up, grace_period: 1s}\n"
     )
     pids = []
 
