@@ -65,7 +65,7 @@ def _leave_cgroup() -> None:
         found = re.search(r"^0::(.*?)/tpux-[0-9a-f-]{36}(/|$)", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
         for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
             if found and (outer := Path(f"{base}{found[1]}/cgroup.procs")).exists():
-                command = ["tee", outer] if os.access(outer, os.W_OK) else ["sudo", "-n", "tee", outer]
+                command = [*([] if os.access(outer, os.W_OK) else ["sudo", "-n"]), "tee", str(outer)]
                 subprocess.run(command, input=b"%d" % os.getpid(), capture_output=True, check=False)
 
 
