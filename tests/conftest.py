@@ -205,6 +205,9 @@ class Tpux:
     def close(self) -> None:
         """Kill the supervisor and all processes of the local workers."""
         _kill(_processes_below(self.home))
+        for file in self.home.glob("jobs/*/*/machines/*/*/.tpux/runs/*/*/command/cgroup"):
+            with suppress(OSError):  # their runners, which were killed, would have removed them
+                Path(file.read_text().strip()).rmdir()
 
 
 class CommandRunner(Tpux):

@@ -497,6 +497,35 @@ def _until_why(text: str) -> None:
         time.sleep(0.2)
 
 
+# --- a VM that restarts ------------------------------------------------------------------------------
+
+
+@pytest.mark.system
+def test_a_worker_that_reboots_fails_the_attempt_and_the_next_one_runs_on_the_same_machines(
+    cloud: Emulator, tmp_path: Path
+) -> None:
+    port = "" if cloud.ssh_port == 22 else f"ssh: {{port: {cloud.ssh_port}}}\n"
+    (tmp_path / "wait.yaml").write_text(
+        f"tpu: {{allocation_mode: tpu-vm, accelerator: v4-16, zone: us-central2-b, name: n1,"
+        f" endpoint: '{cloud.url}'}}\njob: {{remote_user: ann, rule: resume}}\n{port}"
+        "command: {cmd: 'echo begun; until [ -e ~/go ]; do sleep 0.2; done; echo finished'}\n"
+    )
+    _tpux("create", tmp_path / "wait.yaml")
+    _until_output("begun")
+    _tpux("exec", "1", "--", "touch", "go.later")
+    cloud.reboot("n1", 1)
+    deadline = time.monotonic() + 100
+    while (shown := json.loads(_tpux("show", "1", "--json")))["attempt"] != 2:
+        assert time.monotonic() < deadline, shown["failure"]
+        time.sleep(0.2)
+    _tpux("exec", "1", "--", "mv", "go.later", "go")
+    _tpux("wait", "1")
+    assert json.loads(_tpux("show", "1", "--json"))["preemptions"] == 0
+    assert [each.method for each in cloud.requests].count("nodes.create") == 1
+    assert "the machine was restarted" in _tpux("show", "1")
+    _wait_until_everything_is_deleted(cloud)
+
+
 # --- a VM that was rebuilt has another host key -----------------------------------------------------
 
 

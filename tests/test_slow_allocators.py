@@ -150,3 +150,22 @@ def test_a_supervisor_that_ends_keeps_its_lock_until_the_allocator_has_answered(
     tpux.until_state(job, "running")
     assert calls(slow, job)[2] == "provision again"
     tpux("delete", job, "-y")
+
+
+@pytest.mark.system
+def test_turns_continue_while_a_process_that_is_to_be_replaced_waits_for_an_allocator(tpux, slow):
+    tpux.env["TPUX_CLOCK_RATE"] = "4"
+    hung, healthy = tpux.create(CONFIG), tpux.create(CONFIG)
+    tpux.until(lambda: b"tick 3" in tpux.output_so_far(healthy, 0), "for the program")
+    with (slow / "tpux_slow.py").open("a") as module:
+        module.write("# edited\n")
+    tpux.until(lambda: "checking the installation" in tpux.log(), "for the change to be seen")
+    (slow / f"inspect-{int(hung)}").touch()
+    tpux.until(lambda: calls(slow, hung)[-1] == "inspect", "for a call that hangs")
+    tpux.until(lambda: "waiting for calls of allocators" in tpux.log(), "for the check to pass")
+    seen = tpux.output_so_far(healthy, 0).count(b"tick")
+    tpux.until(lambda: tpux.output_so_far(healthy, 0).count(b"tick") > seen + 10, "for more output")
+    assert "replacing process" not in tpux.log(), "the output has waited for the new process"
+    (slow / f"inspect-{int(hung)}").unlink()
+    tpux.until(lambda: "replacing process" in tpux.log(), "for the new process")
+    tpux("stop", hung, healthy, "--release")

@@ -218,6 +218,19 @@ def test_a_worker_whose_host_key_changed(ssh_cloud: Emulator, root: None, key: P
     assert ssh(ssh_cloud, key, where, "true", host_key=host_keys(ssh_cloud, "w5")[0]).returncode == 0
 
 
+def test_a_reboot_ends_processes_and_keeps_the_disk_without_tmp(ssh_cloud: Emulator, root: None, key: Path) -> None:
+    ready(ssh_cloud, "w6", metadata=keys_for(key, "alice"))
+    where, [host_key] = f"alice@{address(ssh_cloud, 'w6')}", host_keys(ssh_cloud, "w6")
+    read = "cat kept; cat /tmp/lost; pgrep -xf 'sleep 1000'; cat /proc/sys/kernel/random/boot_id"
+    ssh(ssh_cloud, key, where, "echo kept > kept; echo lost > /tmp/lost; setsid -f sleep 1000 >/dev/null 2>&1")
+    kept, lost, pid, before = ssh(ssh_cloud, key, where, read).stdout.split()
+    assert (kept, lost, pid.isdecimal()) == ("kept", "lost", True)
+    ssh_cloud.reboot("w6")
+    kept, after = ssh(ssh_cloud, key, where, read, host_key=host_key).stdout.split()
+    assert kept == "kept"
+    assert after != before
+
+
 def test_stop_keeps_the_disk_and_delete_does_not(ssh_cloud: Emulator, root: None, key: Path) -> None:
     ready(ssh_cloud, "w4", metadata=keys_for(key, "alice"))
     where = f"alice@{address(ssh_cloud, 'w4')}"

@@ -12,13 +12,13 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from ssh_servers import Server, free_port
-from ssh_support import Tpux, make_job, servers_in
+from ssh_support import Tpux, make_job, open_files, servers_in
 
 from tpux import Worker
 from tpux_ssh import shell_on
@@ -176,13 +176,14 @@ def test_a_login_starts_where_the_program_does(fleet: Fleet, tmp_path: Path) -> 
 class Tunnel:
     """`tpux tunnel` as a process, whose lines are read as they come."""
 
-    def __init__(self, fleet: Fleet, *words: str) -> None:
+    def __init__(self, fleet: Fleet, *words: str, files: Sequence[int] = ()) -> None:
         self.process = subprocess.Popen(
             [fleet.tpux.program, "tunnel", *words],
             env={**os.environ, "TPUX_HOME": str(fleet.tpux.home)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            pass_fds=files,
         )
 
     def until(self, text: str) -> str:
@@ -361,6 +362,15 @@ def test_a_tunnel_outlives_a_lost_connection_and_ends_with_ctrl_c(fleet: Fleet, 
     assert tunnel.end() == 130
     with socket.create_server(("127.0.0.1", first)):
         pass  # no ssh is left behind
+
+
+def test_a_tunnel_works_above_descriptor_1024(fleet: Fleet, job: str) -> None:
+    first, remote = 21000 + os.getpid() % 9000, free_port()
+    with open_files(1100) as files, answering("hello", remote):
+        tunnel = Tunnel(fleet, job, f"{first}:{remote}", files=files)
+        tunnel.until("->")
+        assert fetch(first) == "hello"
+        assert tunnel.end() == 130
 
 
 def test_a_tunnel_to_all_workers_has_a_local_port_for_each(fleet: Fleet, job: str) -> None:

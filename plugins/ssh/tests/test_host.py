@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ssh_servers import Server
-from ssh_support import MakeServer, worker_at
+from ssh_support import MakeServer, open_files, worker_at
 
 from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError
 from tpux_ssh.host import _END_OF_READ, _READ, SshHost
@@ -34,6 +34,19 @@ def test_input_and_output_are_binary(host: SshHost) -> None:
     data = ALL_BYTES * 5000 + b"\n"
     assert host.run("cat", stdin=data).output == data
     assert host.run("wc -c", stdin=data).text == str(len(data))
+
+
+def test_connections_work_above_descriptor_1024(server: Server, job: Job, tmp_path: Path) -> None:
+    with open_files(1100):  # `select` fails there
+        host = SshHost(worker_at(server), job)
+        assert host.run("cat", stdin=ALL_BYTES).output == ALL_BYTES
+        host.put(ALL_BYTES * 5000, "sent")
+        host.get("sent", tmp_path / "got")
+        assert (tmp_path / "got").read_bytes() == ALL_BYTES * 5000
+        received = bytearray()
+        assert host.follow("cat sent", received.extend) == 0
+        assert received == ALL_BYTES * 5000
+        host.close()
 
 
 def test_output_is_streamed(server: Server, host: SshHost) -> None:

@@ -6,8 +6,12 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
+import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from tpux import descriptors
 from tpux.clock import SystemClock
@@ -25,6 +29,7 @@ from tpux.supervisor.scheduler import Supervisor
 def main() -> int:
     """Drive the user's jobs until all are done. Returns the exit code."""
     clean_environment()
+    _leave_cgroup()
     # SIGINT ends the process, as SIGTERM does: a KeyboardInterrupt is always a plugin's own (`is_interrupt`).
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -52,6 +57,16 @@ def main() -> int:
     except Exception:  # the interpreter would wait for threads that may never return
         logging.getLogger(__name__).exception("the supervisor failed")
         return 1
+
+
+def _leave_cgroup() -> None:
+    """Leave the cgroup of a program that has started this process: a stop ends all of it (`scripts/runner.sh`)."""
+    with suppress(OSError):
+        found = re.search(r"^0::(.*?)/tpux-[0-9a-f-]{36}(/|$)", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+        for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+            if found and (outer := Path(f"{base}{found[1]}/cgroup.procs")).exists():
+                command = [*([] if os.access(outer, os.W_OK) else ["sudo", "-n"]), "tee", str(outer)]
+                subprocess.run(command, input=b"%d" % os.getpid(), capture_output=True, check=False)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,7 +8,8 @@ while the job is stopping, once per hook that blocks it. The new process is told
 1. Wait until the installation has not changed for a while (`installation.QUIET_FOR`).
 2. Check it in a new process (`check`): import core, and open the live jobs with their plugins; for a stop or delete
    only core. If that fails, the old code continues; the log and `tpux supervisor status` say why.
-3. Begin no more turns, and wait for `DRAIN_TIMEOUT` for those that have begun; the rest is cut off, as by a crash.
+3. Begin no more calls of allocators and, when those that have begun have ended, no more turns. Wait `DRAIN_TIMEOUT` in
+   all; the rest is cut off, as by a crash.
 4. Check that the installation is still the one that was checked, and call `os.execv`. The new process inherits the
    descriptor of the lock, so the lock is not free at any moment; the locks of the jobs are released and taken again.
 
@@ -75,12 +76,12 @@ class Handover:
 
     @property
     def draining(self) -> bool:
-        """True if no more turns may begin."""
+        """True if the process is replaced as soon as what has begun has ended."""
         return self._drain_until is not None
 
     @property
     def drained(self) -> bool:
-        """True if turns have had their time to end."""
+        """True if calls and turns have had their time to end."""
         return self._drain_until is not None and self._clock.monotonic() >= self._drain_until
 
     def update(self, jobs: list[str], requests: Iterable[str]) -> None:
@@ -124,6 +125,7 @@ class Handover:
             self._unsettled, self._check_at = 0, 0.0
             self._drain_until = self._clock.monotonic() + DRAIN_TIMEOUT
             self.problem = ""
+            _log.info("waiting for calls of allocators and for turns to end")
 
     def _is_as_checked(self) -> bool:
         """Return whether the installation is still the one that was checked.

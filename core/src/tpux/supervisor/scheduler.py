@@ -242,14 +242,15 @@ class Supervisor:
         The pool is paused while no more turns may begin.
         """
         blocked = {turn.job: turn for turn in [*self._pool.blocked(), *self._blocked_calls()]}
-        problem = ""
+        problem, calling = "", False
         if self._handover is not None:
             opened = [job for job, controller in list(self._controllers.items()) if controller.is_open]
             to_end = self._to_end(blocked.values())
             self._handover.update(opened, to_end.values())
-            begun = [turn.job for turn in self._pool.running()]
-            begun += [job for job, controller in list(self._controllers.items()) if controller.allocator.running()]
-            running = [job for job in dict.fromkeys(begun) if job not in blocked]
+            called = [job for job, each in list(self._controllers.items()) if each.allocator.running()]
+            calling = any(job not in blocked for job in called)
+            begun = dict.fromkeys([*(turn.job for turn in self._pool.running()), *called])
+            running = [job for job in begun if job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
                 abandoned = self._abandoned([blocked[job] for job in to_end])
                 self._handover.replace_process(self._lock, [*running, *blocked], abandoned)
@@ -266,8 +267,9 @@ class Supervisor:
         if now != self._report:
             self._report = now
             report.write(self._files.report, now)
-        self._pool.paused = self._handover is not None and self._handover.draining
-        allocator_calls.pause(self._pool.paused)
+        draining = self._handover is not None and self._handover.draining
+        allocator_calls.pause(draining)
+        self._pool.paused = draining and not calling  # an API may take a minute to answer, and turns do not wait for it
 
     def _blocked_calls(self) -> Iterator[Turn]:
         """Yield, as turns, the calls of workers and allocators that last for `BLOCKED_AFTER`; the turns continue."""

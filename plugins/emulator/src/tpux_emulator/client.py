@@ -160,6 +160,10 @@ class Client:
         """
         self.inject("rotate_host_key", node=node, workers=list(workers), published=published)
 
+    def reboot(self, node: str, *workers: int) -> None:
+        """Restart workers (all if none is given): processes and `/tmp` are gone, the rest of the disk stays."""
+        self.inject("reboot", node=node, workers=list(workers))
+
     def fake_state(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
         """Show another state than the node's; None shows the real one again."""
         self.inject("fake_state", node=node, state=state, lasting=lasting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -111,3 +112,19 @@ class Tpux:
         if (self.home / "jobs").exists():
             self("delete", "-y", "--name", "*")
             self("supervisor", "stop")
+
+
+@contextmanager
+def open_files(number: int) -> Iterator[list[int]]:
+    """Hold so many descriptors, as a supervisor of many jobs does, in a process that may have 200 more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < number + 500:
+        pytest.skip(f"this user may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, number + 500), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(number)]
+    try:
+        yield files
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -8,6 +8,26 @@ dir=${0%/*}
 record_signal() { (set -C && echo "signal $1" >"$dir/notice") 2>/dev/null; }
 for name in HUP INT QUIT TERM; do trap "record_signal $name" $name; done
 
+# Move this shell into a cgroup of its own, where that is possible: processes that leave the session and clear their
+# environment are found there. Recorded first, so that whatever is in it can be ended.
+join_cgroup() {
+    own=
+    while IFS= read -r line; do
+        case $line in 0::*..*) ;; 0::*) own=${line#0::} ;; esac
+    done </proc/self/cgroup
+    read -r uuid </proc/sys/kernel/random/uuid
+    read -r pid _ </proc/self/stat
+    for base in /sys/fs/cgroup /sys/fs/cgroup/unified; do
+        if [ -z "$own" ] || ! [ -e "$base$own/cgroup.procs" ]; then continue; fi
+        cgroup=$base${own%/}/tpux-$uuid
+        echo "$cgroup" >"$dir/cgroup"
+        if mkdir "$cgroup" && echo "$pid" >"$cgroup/cgroup.procs"; then return; fi
+        sudo -n sh -c 'mkdir -p "$1" && echo "$2" >"$1/cgroup.procs"' - "$cgroup" "$pid" && return
+        rmdir "$cgroup"
+        rm -f "$dir/cgroup"
+    done
+}
+
 watcher=
 if [ -e "$dir/watcher" ]; then
     setsid sh "$dir/watcher" $$ </dev/null >/dev/null 2>&1 9>&- &
@@ -18,6 +38,7 @@ fi
     TPUX_RUN_ID=${dir#.tpux/runs/}
     TPUX_RUN_HOME=$(pwd -P)
     export TPUX_RUN_ID TPUX_RUN_HOME
+    [ -z "$3" ] || join_cgroup </dev/null >/dev/null 2>&1
     exec setsid sh "$dir/$1"
 ) >>"$dir/output" 2>&1 9>&-
 code=$?
@@ -27,6 +48,10 @@ if [ $code != 0 ]; then printf '%-2047.2047s\n' "$(disks)" 1<>"$dir/disks"; fi
 ended=
 [ -z "$3" ] || ended=$(date +%s.%N)
 printf '%-3s %-20s\n' $code "$ended" 1<>"$dir/ending"
+if [ -s "$dir/cgroup" ] && read -r cgroup <"$dir/cgroup"; then
+    read -r _ populated <"$cgroup/cgroup.events" # then it stays, and what is left in it can be ended
+    [ "$populated" = 1 ] || rmdir "$cgroup" || sudo -n rmdir "$cgroup"
+fi </dev/null 2>/dev/null
 mv -f "$dir/ending" "$dir/exit"
 [ -n "$watcher" ] || exit 0
 

@@ -1,9 +1,9 @@
 # Send a signal to the processes of a run, and print those that are alive after a moment, as "pid:start time", with a +
 # if SIGTERM was kept from it.
-# $1: the run's id, $2: the home directory, $3: TERM, KILL, or 0 to send none, $4: the program's session or 0,
-# then the output of an earlier call that did send a signal.
-id=$1 home=$2 signal=$3 session=$4
-shift 4
+# $1: the run's id, $2: the home directory, $3: TERM, KILL, or 0 to send none, $4: the program's session or 0, $5: its
+# cgroup or empty, then the output of an earlier call that did send a signal.
+id=$1 home=$2 signal=$3 session=$4 cgroup=$5
+shift 5
 known=" $* "
 
 # Set state, parent and began, the start time in ticks since the boot, of process $1 (proc_pid_stat(5)); false if it is
@@ -28,14 +28,19 @@ add() {
     done
 }
 
-# Set found to the pids of the run: those with the markers in their environment, those in the session, those that got a
-# signal before (an exiting process has no environment any more and may still hold a device), and all descendants of
+# Set found to the pids of the run: those with the markers in their environment, those in the session or the cgroup, those
+# that got a signal before (an exiting process has no environment any more and may still hold a device), and all descendants of
 # these: an environment that clears variables leaves them unmarked, and setsid takes them out of the session.
 find_pids() {
     found= new= members="[0-9]+ [0-9]+ $session"
     # Several workers on one machine have runs of the same id, each below its own home.
     set -- $(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ)
     [ $# = 0 ] || add $(grep -lsxzF "TPUX_RUN_HOME=$home" "$@")
+    if [ "$cgroup" ]; then
+        for file in "$cgroup/cgroup.procs" "$cgroup"/*/cgroup.procs; do
+            while read -r pid; do add "/proc/$pid"; done 2>/dev/null <"$file"
+        done
+    fi
     for entry in $known; do
         entry=${entry%+}
         if read_stat "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then add "${entry%:*}"; fi
@@ -78,6 +83,8 @@ if [ "$known" = '  ' ] && read -r up _ </proc/uptime; then since=${up%.*}${up#*.
 empty=
 for pause in 0.02 0.05 0.1 0.2 ''; do
     alive=
+    # All at once, and what the program has put into cgroups below it.
+    if [ $signal = KILL ] && [ -w "$cgroup/cgroup.kill" ]; then echo 1 >"$cgroup/cgroup.kill"; fi
     find_pids
     for pid in $found; do
         read_stat "$pid" || continue

@@ -15,10 +15,11 @@ stop_run() {
     flock -w 10 7
 
     # While the runner lives, the session is the program's own, and finds processes without the environment (sudo).
-    session=0 known=
+    session=0 known= cgroup=
     if held "$dir/lock" && [ -s "$dir/session" ]; then read -r session <"$dir/session"; fi
     if [ -s "$dir/signalled" ]; then read -r known <"$dir/signalled"; fi
-    set -- "${dir#.tpux/runs/}" "$PWD" "$signal" "$session" $known
+    if [ -s "$dir/cgroup" ]; then read -r cgroup <"$dir/cgroup"; fi
+    set -- "${dir#.tpux/runs/}" "$PWD" "$signal" "$session" "$cgroup" $known
     if [ "$sudo" ]; then
         alive=$($sudo sh -c "$signal_script" tpux-signal "$@")
     else
@@ -30,6 +31,7 @@ stop_run() {
     # The runner needs a moment to record the exit code.
     if [ $# = 0 ] && held "$dir/lock" && ! flock -s -w 1 8 8<"$dir/lock"; then set -- runner; fi
     left=$((left + $#))
+    if [ $# = 0 ] && [ -d "$cgroup" ]; then $sudo rmdir "$cgroup" 2>/dev/null; fi
 }
 
 # Without a process; sets alive to what the script prints.

@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
         "unfreeze my-tpu": unfreeze,
         "suspend my-tpu": suspend,
         "rotate-host-key my-tpu --worker 0": rotate_host_key,
+        "reboot my-tpu --worker 0": reboot,
         "fake-state my-tpu REPAIRING": fake_state,
         "fail-queued my-tpu --code 8": fail_queued,
         "forget-queued my-tpu --unlink": forget_queued,
@@ -93,6 +94,11 @@ def rotate_host_key(
 ) -> None:
     """Replace the host keys of workers, as a rebuild does."""
     client_at(home).rotate_host_key(node, *(worker or []), published=not unpublished)
+
+
+def reboot(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
+    """Restart workers: their processes end, their disks stay, without `/tmp`."""
+    client_at(home).reboot(node, *(worker or []))
 
 
 def fake_state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -88,6 +89,13 @@ class RotateHostKey(_NodeFault):
     published: bool = True
 
 
+class Reboot(_NodeFault):
+    """Restart workers: processes end, disks stay."""
+
+    fault: Literal["reboot"]
+    workers: list[int] = []
+
+
 class EndQueued(BaseModel):
     """Suspend a queued resource, or let it fail with an error."""
 
@@ -108,7 +116,7 @@ class ForgetQueued(BaseModel):
 
 
 Injection = Annotated[
-    Reclaim | Symptom | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | EndQueued | ForgetQueued,
+    Reclaim | Symptom | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | Reboot | EndQueued | ForgetQueued,
     Field(discriminator="fault"),
 ]
 
@@ -131,12 +139,8 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
         _schedule(cloud, record, injection)
     elif isinstance(injection, CutNetwork):
         await _cut(cloud, record, injection)
-    elif isinstance(injection, RotateHostKey):
-        for worker in _select(record, injection.workers):
-            before = worker.host_keys
-            await cloud.backend.rotate_host_key(record, worker)
-            if not injection.published:
-                worker.host_keys = before
+    elif isinstance(injection, RotateHostKey | Reboot):
+        await asyncio.gather(*(_change(cloud, record, each, injection) for each in _select(record, injection.workers)))
     elif isinstance(injection, FakeState):
         record.faked_state = injection.state
         _end_later(cloud, record, FaultKind.SHOW_REAL_STATE, injection.lasting)
@@ -205,6 +209,16 @@ def _end_later(
         cloud.schedule(
             ScheduledFault(id=fault_id, at=at, kind=kind, node=record.name, uid=record.uid, workers=workers or [])
         )
+
+
+async def _change(cloud: Cloud, record: NodeRecord, worker: WorkerRecord, injection: RotateHostKey | Reboot) -> None:
+    if isinstance(injection, Reboot):
+        await cloud.backend.reboot(record, worker)
+        return
+    before = worker.host_keys
+    await cloud.backend.rotate_host_key(record, worker)
+    if not injection.published:
+        worker.host_keys = before
 
 
 def _end_queued(cloud: Cloud, injection: EndQueued) -> JsonValue:

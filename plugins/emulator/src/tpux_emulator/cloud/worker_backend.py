@@ -48,5 +48,8 @@ class WorkerBackend(Protocol):
     async def rotate_host_key(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Replace a worker's host key."""
 
+    async def reboot(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Kill a worker's processes and start it again with its disk."""
+
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
         """Return True if the worker runs."""

@@ -61,6 +61,9 @@ class AddressOnlyBackend:
     async def rotate_host_key(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Do nothing."""
 
+    async def reboot(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Do nothing."""
+
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:  # noqa: ARG002
         """Return True: an address cannot die."""
         return True

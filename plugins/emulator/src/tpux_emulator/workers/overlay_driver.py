@@ -77,8 +77,9 @@ class OverlayDriver:
             self._hide_host_keys(upper)
         upper.chmod(0o755)
         metadata = self._block.metadata(worker.slot)
-        worker_files.wipe(upper / "run")
-        self._opaque(upper, "run", 0o755)
+        for name in ("run", "tmp"):  # empty after each boot
+            worker_files.wipe(upper / name)
+            self._opaque(upper, name, _EMPTY[name])
         (upper / "run/sshd").mkdir()
         (upper / "run/lock").mkdir()
         worker_files.write(upper / "etc/hosts", worker_files.hosts(node, metadata))

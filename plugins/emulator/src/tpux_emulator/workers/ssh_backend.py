@@ -108,6 +108,12 @@ class SshWorkerBackend(AddressOnlyBackend):
         await self._restart_sshd(node, worker, pid)
         worker.host_keys = self._host_keys(node, worker)
 
+    async def reboot(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Kill a worker's processes and start it again with its disk."""
+        async with self._locks[node.name]:
+            await self._stop(node, worker, keep_disks=True)
+            await self._boot(node, worker)
+
     async def _restart_sshd(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> None:
         """Kill a worker's SSH server, start a new one, and wait until it answers."""
         deadline = time.monotonic() + _BOOT_TIMEOUT

@@ -9,6 +9,8 @@ hostname "$2"
 mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" worker "$disk/root"
 cd "$disk/root"
 mount -t proc proc proc
+cat proc/sys/kernel/random/uuid >run/boot_id # each boot has another one, which the kernel of a real machine knows
+mount --bind run/boot_id proc/sys/kernel/random/boot_id
 mount -t tmpfs -o mode=755,size=64k dev dev
 mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts
