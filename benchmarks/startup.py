@@ -46,15 +46,24 @@ def measure(sandbox: Sandbox) -> list[list[float]]:
 
 
 def fill(store: Store, count: int) -> None:
-    """Store jobs that ran on four workers and succeeded."""
-    with patch("os.fsync"):  # 15,000 calls would take minutes, and the store need not survive a crash
-        for _ in range(count):
-            record = store.create(lambda job: _content(store, job), at=time.time())
-            if not record.acquire():
-                raise RuntimeError("another process holds the lock of a new job")
-            for event in _EVENTS:
-                record.write(event, time.time())
-            record.lock.release()
+    """Store jobs that ran on four workers and succeeded: one is made, the others are copies of its directory."""
+    if not count:
+        return
+    with patch("os.fsync"):  # the store need not survive a crash
+        record = store.create(lambda job: _content(store, job), at=time.time())
+        if not record.acquire():
+            raise RuntimeError("another process holds the lock of a new job")
+        for event in _EVENTS:
+            record.write(event, time.time())
+        record.lock.release()
+    first = int(record.id)
+    contents = {path.name: path.read_bytes() for path in record.directory.iterdir() if path.is_file()}
+    for number in range(first + 1, first + count):
+        job = record.directory.with_name(f"{number:06}")
+        (job / "logs").mkdir(parents=True, mode=0o700)
+        for name, content in contents.items():
+            (job / name).write_bytes(content.replace(record.id.encode(), job.name.encode()))
+    (store.shared / "next_id").write_text(f"{first + count}\n")
 
 
 def live(sandbox: Sandbox) -> None:

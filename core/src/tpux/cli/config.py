@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux import env
 from tpux.cli.common import Group, Json, Overrides, echo, emit, new_app, say
 from tpux.cli.program_words import ProgramWords
 from tpux.errors import ConfigError, Exit, UsageError
@@ -103,13 +104,15 @@ def list_(
     origin: Annotated[bool, typer.Option("--origin", help="Show the file and the line of each value.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the settings: defaults and aliases."""
+    """Print the settings: defaults, aliases and display."""
     from tpux.config import settings
 
     found = settings.values(settings.read_files())
     if json:
         emit({key: {"value": value, "origin": where} for key, (value, where) in found.items()})
         return
+    if not found:
+        say(f"no settings in {' or '.join(map(str, env.settings_files()))}; for example tpux config set aliases.lr a.lr")
     for key, (value, where) in sorted(found.items()):
         echo(f"{key}={_text(value)}" + (f"  {where}" if origin else ""))
 
