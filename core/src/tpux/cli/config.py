@@ -112,7 +112,9 @@ def list_(
         emit({key: {"value": value, "origin": where} for key, (value, where) in found.items()})
         return
     if not found:
-        say(f"no settings in {' or '.join(map(str, env.settings_files()))}; for example tpux config set aliases.lr a.lr")
+        say(
+            f"no settings in {' or '.join(map(str, env.settings_files()))}; for example tpux config set aliases.lr a.lr"
+        )
     for key, (value, where) in sorted(found.items()):
         echo(f"{key}={_text(value)}" + (f"  {where}" if origin else ""))
 

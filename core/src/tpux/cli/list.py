@@ -68,6 +68,11 @@ LAST_WIDTHS = {"why": 8, "name": 12, "try": 0, "held": 0, "progress": 0, "tpu": 
 
 
 def known_columns(text: str | None) -> str | None:
+    """Return a list of columns if all are known, for an option.
+
+    Raises:
+        UsageError: one is not.
+    """
     for name in text.split(",") if text else ():
         if name not in COLUMNS:
             from tpux.plugin.catalog import did_you_mean
