@@ -206,7 +206,8 @@ def test_a_resize_and_ctrl_z(tpux, job, size):
     terminal.type(b"echo in the sh''ell\n")
     terminal.until("^in the shell")
     terminal.type(b"fg\n")
-    terminal.until("following")
+    terminal.until("following")  # which has not changed
+    terminal.until("1 job: 1 running")
     terminal.type(b"q")
     terminal.type(b"echo le''ft; exit\n")
     terminal.until("^left")

@@ -1,4 +1,4 @@
-"""Settings of a user and of a machine: `defaults` below configs, `aliases` of words, and how commands `display` data."""
+"""Settings of a user and of a machine: `defaults` below configs, `aliases` of words, and how data are displayed."""
 
 from __future__ import annotations
 

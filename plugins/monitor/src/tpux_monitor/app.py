@@ -14,6 +14,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from tpux.api import JobInfo
@@ -146,8 +147,14 @@ class Monitor(App[None]):
         with suppress(NotImplementedError, RuntimeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.set_focus(None)
+        self.app_resume_signal.subscribe(self, self._paint_all)
         self.run_worker(self._read_for_ever())
         self.set_interval(1.0, self._draw_head)
+
+    def _paint_all(self, _: object) -> None:
+        """Paint also what has not changed: the shell has used the terminal meanwhile."""
+        for widget in self.screen.query("*").results(Widget):
+            widget.refresh()
 
     async def _read_for_ever(self) -> None:
         while True:

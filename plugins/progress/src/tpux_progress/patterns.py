@@ -26,7 +26,8 @@ PATTERNS: Mapping[str, str] = {
     "step": rf"(?i)\b(?=[gtsi]){_NOT_A_TOTAL}"
     rf"(?:global[_ ]{_STEP}s?|{_NOT_OF_AN_EVALUATION}(?:(?:train_)?{_STEP}|(?<![a-z][ _-]){_STEP}s)){_EQUALS}{_NUMBER}",
     # Such as `Total optimization steps = 3,750` and `max_steps: 500`; what stands after a step counts first.
-    "total": rf"(?i)\b(?:total|max|maximum|num)[ _-](?:train(?:ing)?[ _-]|optimization[ _-])?{_STEP}s{_EQUALS}{_NUMBER}",
+    "total": r"(?i)\b(?:total|max|maximum|num)[ _-](?:train(?:ing)?[ _-]|optimization[ _-])?"
+    rf"{_STEP}s{_EQUALS}{_NUMBER}",
     "epoch": rf"(?i)\b(?=ep){_NOT_A_TOTAL}ep(?:och)?{_EQUALS}{_NUMBER}",
     "loss": rf"(?i)\b(?:train[_ /])?loss{_EQUALS}(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
     # Not of what spares a compilation: JAX's `Persistent compilation cache hit for 'jit_step'`.
