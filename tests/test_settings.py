@@ -92,6 +92,13 @@ def test_a_job_keeps_what_the_settings_were(tpux, settings):
     assert tpux.output("000001") == b"--optim.lr=1\n"
     assert (tpux.show(job)["tags"], tpux.show(job)["name"]) == (["mine"], "short")
     settings.unlink()
+    shown = tpux("config", "show", job, "--origin").stdout
+    assert "command.args.optim.lr=1  argument 'optim.lr=1'\n" in shown
+    assert f'job.tags=["mine"]  {settings}:1:' in shown
+    assert f"command.cmd=echo ${{args}}; exit 3  {tpux.work / 'job.yaml'}:1:" in shown
+    origins = tpux.json("config", "show", "short", "--origin")
+    assert origins["job.name"]["value"] == "short"
+    assert "there is no file and no job nothing.yaml" in tpux("config", "show", "nothing.yaml", code=2).stderr
     tpux("rerun", job, "bs=2")
     tpux("wait", job, code=100)
     assert tpux.output("000001", attempt=2) == b"--optim.lr=1 --bs=2\n"

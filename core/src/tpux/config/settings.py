@@ -112,6 +112,15 @@ def _display(node: MappingNode, problems: list[Problem]) -> dict[str, str]:
     return found
 
 
+def leaves(value: JsonValue, key: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Yield each value below a mapping with its key, such as `tpu.zone`."""
+    if isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from leaves(below, f"{key}.{name}" if key else name)
+    else:
+        yield key, value
+
+
 def merge(below: Node, above: Node) -> Node:
     """Return two values merged: mappings key by key, of anything else the upper one."""
     if not isinstance(below, MappingNode) or not isinstance(above, MappingNode):
