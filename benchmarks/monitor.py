@@ -96,7 +96,8 @@ def rows() -> list[Row]:
     with temporary_sandbox() as sandbox:
         fill(sandbox.store, JOBS, RUNNING)
         logs = [log_of(sandbox.store.record(job).directory) for job in sandbox.store.ids()]
-        argv, minimal = [TPUX, "monitor"], [sys.executable, "-c", MINIMAL]
+        argv: list[str | Path] = [TPUX, "monitor"]
+        minimal: list[str | Path] = [sys.executable, "-c", MINIMAL]
         starts = [(start(minimal, sandbox.env), start(argv, sandbox.env)) for _ in range(ROUNDS + 1)][1:]
         monitor = on_terminal(argv, sandbox.env)
         try:

@@ -71,7 +71,8 @@ def _job(example: Example) -> Job:
     info = JobInfo(
         id=f"{example.id:06}", user="ann", name=example.name, state=example.state, why=example.why, hint="",
         ended=ended, done=ended, attempt=example.attempt, stage=0, accelerator=example.tpu, workers=4,
-        zone=None, machines=None, failure=None, since=since, created_at=since, updated_at=now, directory=Path("/"), output_dir="",
+        zone=None, machines=None, failure=None, since=since, created_at=since, updated_at=now,
+        directory=Path("/"), output_dir="",
         progress=None if example.step is None else Progress(step=example.step, total=10000),
     )  # fmt: skip
     return Job(info, example.last_line)

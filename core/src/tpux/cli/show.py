@@ -120,9 +120,9 @@ def show(
         after = ["", f"next: {'; '.join(_next_commands(state))}"]
         shown = list(filter(RepetitionFilter().is_new, happened))
         if sys.stdout.isatty() and not events:
-            before, after, room = _fit(before, after)
+            before, after, room = _fit([*before, ""], after)
         else:
-            room = len(shown) if events else LAST
+            before, room = [*before, ""], len(shown) if events else LAST
         for line in (*before, *_event_lines(state, shown, max(0, len(shown) - room)), *after):
             echo_painted(line)
 
@@ -133,7 +133,7 @@ def _fit(before: list[str], after: list[str]) -> tuple[list[str], list[str], int
 
     def room() -> int:
         rows = sum(-(-max(1, cell_width(typer.unstyle(line))) // size.columns) for line in (*before, *after))
-        return size.lines - rows - 3  # the head of the events with its blank line, and the prompt
+        return size.lines - rows - 2  # the head of the events, and the prompt
 
     if room() < LAST:
         before, after = list(filter(None, before)), list(filter(None, after))
@@ -300,7 +300,6 @@ def _attempt_lines(attempts: list[Attempt]) -> Iterator[str]:
 
 
 def _event_lines(state: State, events: list[Event], first: int) -> Iterator[str]:
-    yield ""
     if first:
         yield f"last {len(events) - first} of {len(events)} events (all: tpux show {short_id(state.id)} --events):"
     else:
