@@ -40,7 +40,7 @@ class Example:
 JOBS = (
     Example(14, "llama-lr3e-4", "running", "v4-32", 150, 3, 4200, last_line="step 4200/10000 loss 2.309"),
     Example(13, "llama-lr1e-4", "provisioning", "v4-32", 17, why="no capacity in us-central2-b: asking again in 40 s"),
-    Example(12, "vit-big", "recovering", "v5e-64", 0.2, 2, 900, why="preempted: requesting new machines"),
+    Example(12, "vit-big", "recovering", "v5e-64", 3.5, 2, 900, why="preempted: requesting new machines"),
     Example(11, "vit-debug", "failed", "v4-8", 1500, 1, 310, why="program on worker 0: exit code 1: out of memory"),
     Example(10, "resnet", "succeeded", "v4-8", 3100, 2, 10000, why="the program has finished"),
 )
