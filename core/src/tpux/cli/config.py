@@ -74,7 +74,7 @@ def show(
     if origin:
         from tpux.config.settings import leaves
 
-        found = {key: (value, loaded.document.span(*key.split(".")).location) for key, value in leaves(shown)}
+        found = {".".join(path): (value, loaded.document.span(*path).location) for path, value in leaves(shown)}
         _print_origins(found, json=json)
         return
     if json:

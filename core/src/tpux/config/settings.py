@@ -112,13 +112,13 @@ def _display(node: MappingNode, problems: list[Problem]) -> dict[str, str]:
     return found
 
 
-def leaves(value: JsonValue, key: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Yield each value below a mapping with its key, such as `tpu.zone`."""
+def leaves(value: JsonValue, *path: str) -> Iterator[tuple[tuple[str, ...], JsonValue]]:
+    """Yield each value below a mapping, with the keys that lead there."""
     if isinstance(value, dict) and value:
         for name, below in value.items():
-            yield from leaves(below, f"{key}.{name}" if key else name)
+            yield from leaves(below, *path, name)
     else:
-        yield key, value
+        yield path, value
 
 
 def merge(below: Node, above: Node) -> Node:
