@@ -92,7 +92,7 @@ def log_of(directory: Path) -> Path:
 
 
 def rows() -> list[Row]:
-    """Measure the monitor, its start against that of a minimal Textual program."""
+    """Measure the monitor, and its start, until its frame is shown, against a minimal program's."""
     with temporary_sandbox() as sandbox:
         fill(sandbox.store, JOBS, RUNNING)
         logs = [log_of(sandbox.store.record(job).directory) for job in sandbox.store.ids()]
@@ -116,7 +116,7 @@ def rows() -> list[Row]:
         at_most(f"CPU of `tpux monitor` of {JOBS} running jobs", 100 * used, 5, unit=" %"),
         at_most("... bytes a second that it sends", sent, 2000),
         at_most(
-            "... CPU until it is shown / a minimal Textual program",
+            "... CPU until its frame is shown / a minimal Textual program",
             median(own / least for least, own in starts),
             1.5,
             note=note,

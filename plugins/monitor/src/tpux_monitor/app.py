@@ -148,8 +148,11 @@ class Monitor(App[None]):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.set_focus(None)
         self.app_resume_signal.subscribe(self, self._paint_all)
-        self.run_worker(self._read_for_ever())
+        self.call_after_refresh(self._begin)  # the frame is shown before the jobs are read
         self.set_interval(1.0, self._draw_head)
+
+    def _begin(self) -> None:
+        self.run_worker(self._read_for_ever())
 
     def _paint_all(self, _: object) -> None:
         """Paint also what has not changed: the shell has used the terminal meanwhile."""
