@@ -84,6 +84,7 @@ first-contact-check: setup  ## compare what scripts/first-contact.sh has recorde
 docs: schema     ## generate docs/events.md, docs/plugins/reference*.md and the schema
 	$(BIN)/python scripts/events_docs.py > $(READY).new && mv $(READY).new docs/events.md
 	$(BIN)/python scripts/plugin_reference.py docs/plugins
+	$(BIN)/python scripts/monitor_picture.py docs/monitor.svg
 	$(BIN)/python -m tests.mutants --docs > $(READY).new && mv $(READY).new docs/reliability.md
 
 schema: setup    ## generate docs/tpux.schema.json

@@ -16,6 +16,7 @@ from benchmarks.measure import Row
 
 BENCHMARKS = (
     "startup",
+    "monitor",
     "create",
     "many_jobs",
     "output",

@@ -1,9 +1,10 @@
-"""CPU time of `tpux --help`, and of `tpux list` with 1,000 stored jobs."""
+"""CPU time of `tpux --help`, and of `tpux list` with 10,000 stored jobs."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -45,16 +46,31 @@ def measure(sandbox: Sandbox) -> list[list[float]]:
     )
 
 
-def fill(store: Store, count: int) -> None:
-    """Store jobs that ran on four workers and succeeded."""
-    with patch("os.fsync"):  # 15,000 calls would take minutes, and the store need not survive a crash
-        for _ in range(count):
-            record = store.create(lambda job: _content(store, job), at=time.time())
-            if not record.acquire():
-                raise RuntimeError("another process holds the lock of a new job")
-            for event in _EVENTS:
-                record.write(event, time.time())
-            record.lock.release()
+def fill(store: Store, count: int, happened: Sequence[events.Event] | None = None) -> None:
+    """Store jobs on four workers: one is made, the others are copies of its directory.
+
+    Args:
+        store: an empty store, or one with other jobs.
+        count: how many.
+        happened: what happened to each; by default it ran and succeeded.
+    """
+    if not count:
+        return
+    with patch("os.fsync"):  # the store need not survive a crash
+        record = store.create(lambda job: _content(store, job), at=time.time())
+        if not record.acquire():
+            raise RuntimeError("another process holds the lock of a new job")
+        for event in ENDED if happened is None else happened:
+            record.write(event, time.time())
+        record.lock.release()
+    first = int(record.id)
+    contents = {path.name: path.read_bytes() for path in record.directory.iterdir() if path.is_file()}
+    for number in range(first + 1, first + count):
+        job = record.directory.with_name(f"{number:06}")
+        (job / "logs").mkdir(parents=True, mode=0o700)
+        for name, content in contents.items():
+            (job / name).write_bytes(content.replace(record.id.encode(), job.name.encode()))
+    (store.shared / "next_id").write_text(f"{first + count}\n")
 
 
 def live(sandbox: Sandbox) -> None:
@@ -79,7 +95,7 @@ def _content(store: Store, job: str) -> tuple[Files, events.Created]:
 _WORKERS = tuple(
     Worker(index, address="127.0.0.1", details={"home": f"/somewhere/worker-{index}"}) for index in range(4)
 )
-_EVENTS: list[events.Event] = [
+ENDED: list[events.Event] = [
     events.StateChanged(to="provisioning", why="requesting v4-8 from local"),
     events.AllocationRequested(name="train", allocator="local"),
     events.Allocated(allocation=Allocation("train", "local", _WORKERS)),
@@ -91,3 +107,5 @@ _EVENTS: list[events.Event] = [
     events.StateChanged(to="succeeded"),
     events.Released(),
 ]
+RUNNING = ENDED[:6]
+"""What happened to a job that runs."""

@@ -36,7 +36,9 @@ def test_the_last_job_and_the_active_one_of_a_name(tpux):
     stopped = tpux("stop", "train").stderr
     assert "using job 2" in stopped
     assert tpux.show(live)["state"] == "stopped"
-    refused = tpux("delete", "-y", "train", code=2).stderr
-    assert "3 jobs are called train: give one of their ids" in refused.replace("\n  hint", "")
     tpux("delete", "-y", "-")
     assert [row["id"] for row in tpux.json("list")] == ["000001", "000002", "000003"]
+    tpux("delete", "-y", "3")
+    chosen = tpux("delete", "-y", "train").stderr
+    assert "2 jobs are called train: 1 (succeeded), 2 (stopped); using job 2" in chosen, "the newest, if none is active"
+    assert [row["id"] for row in tpux.json("list")] == ["000001"]

@@ -162,7 +162,7 @@ def test_commands_of_the_other_tools(tpux):
     job = tpux.create("job: {name: known}\ncommand: {cmd: sleep 1000, grace_period: 0s}\n")
     for words in (["ls"], ["ps"], ["status"], ["status", "-a"], ["status", job], ["describe", "known"]):
         assert "known" in tpux(*words).stdout, words
-    assert "preempted:" in tpux("status", job).stdout, "what show prints, also before the job has machines"
+    assert "machines:" in tpux("status", job).stdout, "what show prints, also before the job has machines"
     helped = " ".join(tpux("describe", "--help").stdout.split())
     assert "`tpux describe` is the same command; `tpux show` prints a job's state" in helped
     tpux("kill", job)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+import time
 
 import pytest
 
@@ -85,6 +87,49 @@ def test_a_job_is_stopped_only_after_a_yes(tpux, job):
     assert tpux.show(job)["state"] == "stopped"
 
 
+def test_several_jobs_are_marked_and_stopped(tpux, job):
+    other = tpux.create(LOOP.replace("llama", "other"))
+    tpux.until(lambda: tpux.show(other)["state"] == "running")
+
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "2 jobs: 2 running")
+        await pilot.press("space", "space")
+        await until(app, pilot, f"*{int(job)} ", f"*{int(other)} ")
+        await pilot.press("s")
+        await until(
+            app, pilot, "stop 2 jobs?", f"job {int(job)} (llama), running", f"job {int(other)} (other), running"
+        )
+        await pilot.press("y")
+        await until(app, pilot, "2 jobs: 2 stopped")
+        assert f"*{int(job)} " not in text(app)
+
+    drive(steps, (120, 24))
+    assert tpux.show(other)["state"] == tpux.show(job)["state"] == "stopped"
+    tpux("delete", "-y", other)
+
+
+def test_which_part_of_the_output_is_shown(tpux, job):
+    [log] = (tpux.directory(job) / "logs").rglob("command_worker_0.log")
+
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "step 7")
+        await pilot.press("2")
+        await until(app, pilot, "worker 0 of 1, last 1 min, following", "step 7")
+        long_ago = time.time() - 120
+        log.with_suffix(".times").write_text(f"{long_ago} 0\n")
+        os.utime(log, (long_ago, long_ago))
+        await pilot.pause(0.5)
+        assert "step 7" not in "\n".join(text(app).split("\n")[12:])
+        await pilot.press("3")
+        await until(app, pilot, "last 5 min", "step 7")
+        await pilot.press("1")
+        await until(app, pilot, "its beginning", "step 7")
+        await pilot.press("0")
+        await until(app, pilot, "worker 0 of 1, following", "step 7")
+
+    drive(steps)
+
+
 def test_a_readonly_monitor_changes_nothing(tpux, job):
     async def steps(app, pilot) -> None:
         await until(app, pilot, "running")
@@ -144,3 +189,26 @@ def test_the_terminal_is_left_as_it_was(tpux, job, end):
     assert terminal.end() == 0
     assert not terminal.screen.mode & {1000 << 5, 1003 << 5}, "it no longer reports the mouse"
     assert terminal.screen.cursor.hidden is False
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
+def test_a_resize_and_ctrl_z(tpux, job, size):
+    """A shell on a terminal: Ctrl-Z gives the screen back to it, and `fg` the monitor."""
+    terminal = Terminal(tpux, size=size, command=("bash", "--norc", "--noprofile", "-i"))
+    terminal.type(f"PS1='$ '; {sys.executable} -m tpux monitor\n".encode())
+    terminal.until("1 job: 1 running")
+    terminal.resize(100, 30)
+    terminal.screen.resize(30, 100)
+    terminal.until("step 7")
+    terminal.type(b"\x1a")
+    terminal.until(r"Stopped")
+    assert terminal.screen.cursor.hidden is False
+    terminal.type(b"echo in the sh''ell\n")
+    terminal.until("^in the shell")
+    terminal.type(b"fg\n")
+    terminal.until("following")  # which has not changed
+    terminal.until("1 job: 1 running")
+    terminal.type(b"q")
+    terminal.type(b"echo le''ft; exit\n")
+    terminal.until("^left")
+    terminal.end()

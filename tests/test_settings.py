@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
+from benchmarks.startup import fill
+
+from tpux.store import Store
 
 CONFIG = "command: {cmd: 'echo ${args}'}\n"
 
@@ -48,6 +53,35 @@ def test_defaults_are_below_the_config_and_errors_have_their_place(tpux, setting
     assert "unknown setting 'colour'" in tpux("config", "check", tpux.config(CONFIG), code=2).stderr
 
 
+def test_settings_decide_how_data_are_displayed(tpux, settings):
+    assert f"no settings in /etc/tpux/config.yaml or {settings}" in tpux("config", "list", "--origin").stderr
+    fill(Store(Path(tpux.env["TPUX_HOME"]), tpux.env.get("TPUX_USER")), 1)
+    for name in ("NO_COLOR", "TZ"):
+        tpux.env.pop(name, None)
+    tpux("config", "set", "display.columns", "[id, state]")
+    tpux("config", "set", "display.colours", "always")
+    for command in (["list"], []):
+        assert tpux(*command).stdout.splitlines()[0].split() == ["ID", "STATE"]
+        assert "\x1b[32msucceeded" in tpux(*command).stdout
+    assert tpux("list", "-c", "name").stdout.splitlines()[0].split() == ["NAME"]
+    tpux.env["NO_COLOR"] = "1"
+    assert "\x1b" not in tpux("list").stdout, "the environment precedes"
+    created = datetime.fromisoformat(tpux.json("list")[0]["created_at"])
+    tpux("config", "set", "display.time_zone", "Asia/Kolkata")
+    assert f"{created + timedelta(hours=5.5):%Y-%m-%d %H:%M:}" in tpux("show", "1").stdout
+    tpux.env["TZ"] = "UTC"
+    assert f"{created:%Y-%m-%d %H:%M:}" in tpux("show", "1").stdout
+    before = settings.read_text()
+    for key, value in (("time_zone", "Mars/Base"), ("colours", "some"), ("colour", "never")):
+        assert f"display.{key}: {value} is not valid" in tpux("config", "set", f"display.{key}", value, code=2).stderr
+    assert settings.read_text() == before
+    tpux("config", "set", "display.columns", "[nmae]")
+    assert "unknown column 'nmae'" in tpux("list", code=2).stderr
+    tpux("config", "unset", "display.columns")
+    settings.write_text("display: [")
+    assert "succeeded" in tpux("list").stdout, "what is wrong is said by the commands that need the rest of it"
+
+
 def test_a_job_keeps_what_the_settings_were(tpux, settings):
     settings.parent.mkdir()
     settings.write_text("defaults: {job: {tags: [mine]}}\naliases: {lr: optim.lr, t: job.name}\n")
@@ -58,6 +92,13 @@ def test_a_job_keeps_what_the_settings_were(tpux, settings):
     assert tpux.output("000001") == b"--optim.lr=1\n"
     assert (tpux.show(job)["tags"], tpux.show(job)["name"]) == (["mine"], "short")
     settings.unlink()
+    shown = tpux("config", "show", job, "--origin").stdout
+    assert "command.args.optim.lr=1  argument 'optim.lr=1'\n" in shown
+    assert f'job.tags=["mine"]  {settings}:1:' in shown
+    assert f"command.cmd=echo ${{args}}; exit 3  {tpux.work / 'job.yaml'}:1:" in shown
+    origins = tpux.json("config", "show", "short", "--origin")
+    assert origins["job.name"]["value"] == "short"
+    assert "there is no file and no job nothing.yaml" in tpux("config", "show", "nothing.yaml", code=2).stderr
     tpux("rerun", job, "bs=2")
     tpux("wait", job, code=100)
     assert tpux.output("000001", attempt=2) == b"--optim.lr=1 --bs=2\n"

@@ -20,7 +20,7 @@ COLUMNS, ROWS = 70, 50
 ON_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C is then a SIGINT for this process
-os.execv(sys.executable, [sys.executable, "-m", "tpux", *sys.argv[1:]])
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -33,19 +33,26 @@ class Terminal:
         term: the type of the terminal.
         pipe: a shell script between the command's stdout and the terminal.
         size: columns and rows.
+        command: the command.
     """
 
     def __init__(
-        self, tpux, *args: str, term: str = "xterm-256color", pipe: str = "", size: tuple[int, int] = (COLUMNS, ROWS)
+        self,
+        tpux,
+        *args: str,
+        term: str = "xterm-256color",
+        pipe: str = "",
+        size: tuple[int, int] = (COLUMNS, ROWS),
+        command: tuple[str, ...] = (sys.executable, "-m", "tpux"),
     ) -> None:
         self._master, slave = os.openpty()
         self.written = b""
         self.resize(*size, slave)
         self._piped = subprocess.Popen(["sh", "-c", pipe], stdin=subprocess.PIPE, stdout=slave) if pipe else None
         # The end of a session's leader would hang up the terminal of the program behind the pipe.
-        start = ["-m", "tpux"] if pipe else ["-c", ON_TERMINAL]
+        start = () if pipe else (sys.executable, "-c", ON_TERMINAL)
         self.process = subprocess.Popen(
-            [sys.executable, *start, *args],
+            [*start, *command, *args],
             cwd=tpux.work,
             env={name: value for name, value in tpux.env.items() if name != "COLUMNS"} | {"TERM": term},
             stdin=slave,
@@ -250,10 +257,9 @@ def test_a_name_that_several_jobs_share(tpux):
     assert "2 jobs are called train: 1 (succeeded), 2 (succeeded); using job 2" in done.stderr
     tpux("rerun", "1", code=0)
     tpux("wait", "1")
-    for command in (["stop"], ["delete", "-y"], ["rerun"]):
-        refused = tpux(*command, "train", code=2).stderr
-        assert "2 jobs are called train" in refused
-        assert "1 (succeeded), 2 (succeeded)" in refused
+    for command in (["stop"], ["delete", "--dry-run"]):
+        said = tpux(*command, "train").stderr
+        assert "2 jobs are called train: 1 (succeeded), 2 (succeeded); using job 2" in said
     live = tpux.create(
         text.replace("exit 0", "sleep 1000")
         .replace("}\n", ", grace_period: 1s}\n", 2)

@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 from unicodedata import east_asian_width
@@ -146,14 +146,18 @@ def echo_painted(text: str) -> None:
 
 def worker_prefix(*workers: int) -> bytes:
     """Return what a line of workers' output begins with: their numbers, such as 0-3,5, in the colour of the first."""
+    return paint(f"[{ranges(workers)}]", _WORKER_COLOURS[workers[0] % len(_WORKER_COLOURS)]).encode() + b" "
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as text, such as `0-3,5`."""
     runs: list[list[int]] = []
-    for worker in workers:
-        if runs and worker == runs[-1][-1] + 1:
-            runs[-1].append(worker)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([worker])
-    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return paint(f"[{text}]", _WORKER_COLOURS[workers[0] % len(_WORKER_COLOURS)]).encode() + b" "
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def has_live_line() -> bool:

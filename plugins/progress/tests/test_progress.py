@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from tpux_testing import job, run_job
     ("text", "expected"),
     [
         ("step 1200 loss 0.31", Progress(1200, loss="0.31")),
-        ("Step: 1,200/5,000 | epoch: 3 | loss=1.5e-3", Progress(1200, 3, "1.5e-3")),
+        ("Step: 1,200/5,000 | epoch: 3 | loss=1.5e-3", Progress(1200, 3, "1.5e-3", total=5000)),
         ("{'step': 7, 'train_loss': 2.0, 'epoch': 1}", Progress(7, 1, "2.0")),
         ('{"global_step": 8, "loss": NaN}', Progress(8, loss="NaN")),
         ("I1122 08:00:00 train.py:10] iter [20] (0.5 s/step): train/loss -inf", Progress(20, loss="-inf")),
@@ -72,8 +73,28 @@ def test_what_lines_say(text: str, expected: Progress) -> None:
     ],
 )
 def test_totals_are_not_how_far_a_program_has_come(text: str) -> None:
-    assert read_progress(text, PATTERNS) == Progress()
+    assert replace(read_progress(text, PATTERNS), total=None) == Progress()
     assert first_step(f"{text}\nstep 7", PATTERNS["step"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "total"),
+    [
+        ("  Total optimization steps = 3,750\nstep 7", 3750),
+        ("max_steps: 5000, warmup_steps: 500\nstep 7", 5000),
+        ("max steps: 5000\nstep 7/40", 40),
+        ("step 7", None),
+        ("eval_max_steps: 50\nstep 7", None),
+        ("step 7 of the warmup", None),
+    ],
+)
+def test_totals(text: str, total: int | None) -> None:
+    found = read_progress(text, PATTERNS)
+    assert (found.step, found.total) == (7, total)
+    assert read_progress(text, {**PATTERNS, "total": None}).total is None
+    assert str(found) == {3750: "0% 7/3750", 5000: "0% 7/5000", 40: "17% 7/40", None: "step 7"}[total]
+    assert str(replace(found, step=9000)) == "step 9000", "a total that is exceeded is of something else"
+    assert found.followed_by(Progress(8)).total == total
 
 
 @pytest.mark.parametrize(
@@ -86,14 +107,14 @@ def test_totals_are_not_how_far_a_program_has_come(text: str) -> None:
         ("To see full metrics 'tensorboard'\ncompleted profiler step: 4", Progress(4)),
         ("{'loss': 2.1, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 3}", Progress(epoch=3, loss="2.1")),
         ("[metrics_writer.py:61] [1000] train/loss=2.5, step=1000", Progress(1000, loss="2.5")),
-        ("Training: step 1000/20,000", Progress(1000)),  # t5x
-        ("INFO Saving checkpoint at step 500 of 5000 total steps", Progress(500)),
+        ("Training: step 1000/20,000", Progress(1000, total=20000)),  # t5x
+        ("INFO Saving checkpoint at step 500 of 5000 total steps", Progress(500, total=5000)),
         ("Epoch 2/10\n 37/375 [===>....] - ETA: 3s - loss: 0.5", Progress(epoch=2, loss="0.5")),  # Keras
         ("global_steps: 120; global step = 121", Progress(121)),
         ("{'train_step': 5, 'train/step': 6}", Progress(6)),
         ("steps: 120, loss: 0.5", Progress(120, loss="0.5")),
         ("epoch 3, iters: 100", Progress(100, 3)),
-        ("max steps = 5000 | step   =   [ 7 / 5000 ]", Progress(7)),
+        ("max steps = 5000 | step   =   [ 7 / 5000 ]", Progress(7, total=5000)),
         ("Iteration 1,234,567: loss = -1.5", Progress(1234567, loss="-1.5")),
         ("eta: 0:01:00  iter: 19  total_loss: 2.1", Progress(19)),  # Detectron2
     ],

@@ -8,7 +8,7 @@ them remove what could control a terminal. `worker_prefix(index)` is what a line
 `format_duration(seconds)`, `format_age(seconds)` and `local_time(at)` are for people; `iso(at)` and
 `with_iso_times(event.to_json())` for `--json`. `describe_event(event)` returns an event as a line, and
 `RepetitionFilter().is_new(event)` says whether that would repeat an earlier line; `describe_failure(failure)` returns a
-failure as one.
+failure as one. `start_of(log, lines, after)` is where a log's last lines, or those since a time, begin.
 """
 
 from __future__ import annotations
@@ -30,4 +30,5 @@ from tpux.console import printable as printable
 from tpux.console import worker_prefix as worker_prefix
 from tpux.durations import format_age as format_age
 from tpux.durations import format_duration as format_duration
+from tpux.store.output import start_of as start_of
 from tpux.tables import print_table as print_table

@@ -284,7 +284,6 @@ def select_jobs(
     state: str | None = None,
     name: str | None = None,
     tags: Sequence[str] | None = None,
-    guess: bool = False,
 ) -> list[Record]:
     """Return the jobs that a command acts on.
 
@@ -294,15 +293,14 @@ def select_jobs(
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
         tags: instead of ids, the tags that the jobs must have.
-        guess: let a name that several jobs share mean the newest one if none of them is active.
 
     Raises:
-        UsageError: no selection was given, two kinds were, or a named job does not exist, or several have that name.
+        UsageError: no selection was given, two kinds were, or a named job does not exist.
     """
     if ids and (state or name or tags):
         raise UsageError("give job ids, or --state, --name and --tag, not both")
     if ids:
-        found = [store.find(job, note=say, guess=guess) for job in ids]
+        found = [store.find(job, note=say) for job in ids]
         return list({record.directory: record for record in found}.values())
     if not state and not name and not tags:
         raise UsageError("no job selected", hint="give ids, --state, --name or --tag; `tpux list` shows your jobs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux import env
 from tpux.cli.common import Group, Json, Overrides, echo, emit, new_app, say
 from tpux.cli.program_words import ProgramWords
-from tpux.errors import ConfigError, Exit, UsageError
+from tpux.errors import ConfigError, Exit, NoSuchJobError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpux.config.resolved import Loaded
     from tpux.model.json import JsonValue
 
@@ -49,17 +53,36 @@ def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
     echo(f"ok  environment: {loaded.environment or 'none, the command runs directly'}")
 
 
-@app.command(cls=ProgramWords, epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
-def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
-    """Print a config with all ${...} substituted and secrets masked."""
-    loaded = _load(file, overrides)
+@app.command(
+    cls=ProgramWords,
+    epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16\n\nExample: tpux config show 12 --origin",
+)
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE|JOB", help="The config, or a job.", show_default=False)],
+    overrides: Overrides = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Show where each value is from: file, line.")] = False,
+    json: Json = False,
+) -> None:
+    """Print a config with all ${...} substituted and secrets masked; of a job the one that it was given."""
+    job = "000000"
+    if file.exists():
+        loaded = _load(file, overrides)
+    else:
+        job, loaded = _of_job(file, overrides)
     _warn(loaded)
+    shown = loaded.display(job)
+    if origin:
+        from tpux.config.settings import leaves
+
+        found = {".".join(path): (value, loaded.document.span(*path).location) for path, value in leaves(shown)}
+        _print_origins(found, json=json)
+        return
     if json:
-        emit(loaded.display())
+        emit(shown)
         return
     from tpux.config.yaml import write
 
-    write(loaded.display(), sys.stdout)
+    write(shown, sys.stdout)
 
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as defaults.tpu.zone or aliases.lr.")]
@@ -103,21 +126,49 @@ def list_(
     origin: Annotated[bool, typer.Option("--origin", help="Show the file and the line of each value.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the settings: defaults and aliases."""
+    """Print the settings: defaults, aliases and display."""
     from tpux.config import settings
 
     found = settings.values(settings.read_files())
+    if not found and not json:
+        say(
+            f"no settings in {' or '.join(map(str, env.settings_files()))}; for example tpux config set aliases.lr a.lr"
+        )
+    _print_origins(found, json=json, shown=origin)
+
+
+def _print_origins(found: Mapping[str, tuple[JsonValue, str]], *, json: bool, shown: bool = True) -> None:
+    """Print values, each with its position."""
     if json:
         emit({key: {"value": value, "origin": where} for key, (value, where) in found.items()})
         return
     for key, (value, where) in sorted(found.items()):
-        echo(f"{key}={_text(value)}" + (f"  {where}" if origin else ""))
+        echo(f"{key}={_text(value)}" + (f"  {where}" if shown else ""))
 
 
 def _text(value: JsonValue) -> str:
     import json
 
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_job(word: Path, overrides: list[str] | None) -> tuple[str, Loaded]:
+    """Return a job's id and the config that it was given, as the settings and the overrides were then.
+
+    Raises:
+        UsageError: there is neither such a file nor such a job.
+    """
+    from tpux.lifecycle.change_config import load_stored
+    from tpux.plugin.manager import Plugins
+    from tpux.store import Store, files
+
+    try:
+        record = Store().find(str(word), note=say)
+    except NoSuchJobError as error:
+        raise UsageError(f"there is no file and no job {word}", hint="tpux list --all shows your jobs") from error
+    secrets = (files.load(record.config_directory / "resolved.json") or {}).get("secrets")
+    names = map(str, secrets) if isinstance(secrets, list) else ()
+    return record.id, load_stored(record, overrides or [], Plugins(), {**os.environ, **dict.fromkeys(names, "-")})
 
 
 def _load(file: Path, overrides: list[str] | None) -> Loaded:

@@ -56,23 +56,29 @@ WATCH_EVERY = 2.0
 """Seconds between two looks at the jobs."""
 COLUMNS = (
     *("id", "name", "state", "for", "tpu", "zone", "workers", "try", "stage", "progress", "held"),
-    *("created", "disk", "why"),
+    *("tags", "created", "disk", "why"),
 )
 REQUIRED = ("id", "name", "state", "for")
 FIELDS = {"tpu": "accelerator", "try": "attempt", "created": "created_at", "for": "since"}
 """The fields of `summary` whose columns have other heads."""
-DROPPED_FIRST = ("zone", "created", "workers", "stage")
+DROPPED_FIRST = ("tags", "zone", "created", "workers", "stage")
 LEAST_WIDTHS = {"why": 20}
 LAST_WIDTHS = {"why": 8, "name": 12, "try": 0, "held": 0, "progress": 0, "tpu": 0}
+"""In this order, where the terminal is too narrow. ID, STATE and FOR are never cut."""
 
 
-def _known_columns(text: str | None) -> str | None:
+def known_columns(text: str | None) -> str | None:
+    """Return a list of columns if all are known, for an option.
+
+    Raises:
+        UsageError: one is not.
+    """
     for name in text.split(",") if text else ():
         if name not in COLUMNS:
             from tpux.plugin.catalog import did_you_mean
 
             hint = did_you_mean(name, COLUMNS) or f"the columns are {', '.join(COLUMNS)}"
-            raise UsageError(f"--columns: unknown column {name!r}", hint=hint)
+            raise UsageError(f"columns: unknown column {name!r}", hint=hint)
     return text
 
 
@@ -92,7 +98,7 @@ def show_jobs(
     ] = LAST,
     columns: Annotated[
         str | None,
-        typer.Option("-c", "--columns", metavar="LIST", help="These columns: id,state,why", callback=_known_columns),
+        typer.Option("-c", "--columns", metavar="LIST", help="These columns: id,state,why", callback=known_columns),
     ] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show the table until Ctrl-C, as it changes.")] = False,
     disk: Annotated[bool, typer.Option("--disk", help="Show how much space each job takes on this machine.")] = False,
@@ -233,7 +239,10 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
 def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
     value = job.get(FIELDS.get(column, column))
     if column == "progress":
-        return describe_progress(value) or "-"
+        text = describe_progress(value) or "-"
+        return text.partition(", ")[0] if sys.stdout.isatty() else text
+    if column == "tags" and isinstance(value, list):
+        return printable(",".join(map(str, value))) or "-"
     text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)
@@ -242,5 +251,6 @@ def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
     if column == "disk" and isinstance(value, int):
         return format_size(value)
     if column == "why":
+        text = "-" if text == f"attempt {job['attempt']}" else text  # while it runs; the column TRY has it
         text = _PLUGIN_ERROR.sub(r"\3 (\1): ", text)
     return next(iter(text.splitlines()), "-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -171,10 +172,36 @@ def tpux(
     Without a command, show the jobs.
     """
     del version
+    columns = _apply_display()
+    ctx.default_map = {"list": {"columns": columns}} if columns else None
     if ctx.invoked_subcommand is None:
-        from tpux.cli.list import show_jobs
+        from tpux.cli.list import known_columns, show_jobs
 
-        show_jobs()
+        show_jobs(columns=known_columns(columns))
+
+
+def _apply_display() -> str | None:
+    """Let the settings below `display` decide on colours and times, unless the environment does; return the columns.
+
+    Errors are those of the commands that need a setting: `tpux config set` must be able to mend them.
+    """
+    from tpux import env
+
+    try:
+        if not any(b"display" in path.read_bytes() for path in env.settings_files() if path.exists()):
+            return None  # without the parser, whose import takes as long as `tpux list`
+        from tpux.config import settings
+
+        display = settings.read_settings(settings.read_files(), []).display
+    except (OSError, TpuxError):
+        return None
+    variable = settings.COLOURS.get(display.get("colours", ""))
+    if variable and not os.environ.keys() & {*settings.COLOURS.values()}:
+        os.environ[variable] = "1"
+    if zone := display.get("time_zone"):
+        os.environ.setdefault("TZ", zone)
+        time.tzset()
+    return display.get("columns")
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def restart(
     from tpux.store import Store
 
     store = Store()
-    records = select_jobs(store, jobs or [], state=state, name=name, tags=tag, guess=True)
+    records = select_jobs(store, jobs or [], state=state, name=name, tags=tag)
     for record in records:
         _require_restartable(record.refresh(), setup=setup)
     if dry_run and records:

@@ -85,7 +85,7 @@ def request_restart(
         ids.insert(0, overrides.pop(0))
     overrides += words[len(before) :]
     changed = config is not None or bool(overrides)
-    records = select_jobs(store, ids, state=state, name=name, tags=tags, guess=action == "resume" and not changed)
+    records = select_jobs(store, ids, state=state, name=name, tags=tags)
     if changed and len(records) != 1:
         raise UsageError(
             f"a changed config is for one job, not for {len(records)}", hint=f"tpux {action} 12 --config C"

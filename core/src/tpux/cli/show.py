@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -24,7 +22,6 @@ from tpux.cli.common import (
     current_hint,
     describe_changed,
     describe_retry,
-    echo,
     emit,
     find_job,
     held_notice,
@@ -34,7 +31,7 @@ from tpux.cli.common import (
     summary,
 )
 from tpux.config.arguments import describe_arguments
-from tpux.console import echo_painted, fit, paint, printable
+from tpux.console import cell_width, echo_painted, fit, paint, printable, ranges
 from tpux.durations import format_age, format_duration
 from tpux.model.events import AttemptEnded, Failed, FilesCollected, StateChanged
 from tpux.model.json import JsonValue, dump
@@ -52,9 +49,11 @@ if TYPE_CHECKING:
 app = new_app()
 
 LAST = 10
-"""Number of events shown without `--events`."""
+"""Number of events shown without `--events`, at most; on a terminal as many as have space."""
+LEAST = 3
+"""Number of events shown also if they have no space."""
 FOLDED = 3
-"""So many workers that are alike, one after the other, are shown in one line."""
+"""So many workers that are alike are shown in one line."""
 
 
 @app.command(epilog="Example: tpux show 12")
@@ -99,6 +98,8 @@ def show(
         )
     else:
         came = str(progress)
+        if progress.rate and progress.total and progress.step is not None and progress.step < progress.total:
+            came += f", {format_duration((progress.total - progress.step) / progress.rate)} left"
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
         collected = [event for event in happened if isinstance(event, FilesCollected)]
         given = describe_arguments(record.stored_section("command"))
@@ -108,12 +109,40 @@ def show(
             "progress": came or None,
             "run": progress.url or None,
         }
-        _print(record, state, facts, found, describe_changed(changed, state), collected)
-        _print_attempts(find_attempts(happened, time.time()))
-        _print_resolved(resolved)
+        before = [
+            *_facts(record, state, facts, describe_changed(changed, state)),
+            *_resolved(resolved),
+            *_files(state, collected),
+            *_collected(state),
+            *_worker_lines(state, found),
+            *_attempt_lines(find_attempts(happened, time.time())),
+        ]
+        after = ["", f"next: {'; '.join(_next_commands(state))}"]
         shown = list(filter(RepetitionFilter().is_new, happened))
-        _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
-        _print_next(state)
+        if sys.stdout.isatty() and not events:
+            before, after, room = _fit([*before, ""], after)
+        else:
+            before, room = [*before, ""], len(shown) if events else LAST
+        for line in (*before, *_event_lines(state, shown, max(0, len(shown) - room)), *after):
+            echo_painted(line)
+
+
+def _fit(before: list[str], after: list[str]) -> tuple[list[str], list[str], int]:
+    """Return lines, without blank ones if the terminal has few rows, and how many events fit between them."""
+    size = shutil.get_terminal_size()
+
+    def room() -> int:
+        rows = sum(-(-max(1, cell_width(typer.unstyle(line))) // size.columns) for line in (*before, *after))
+        return size.lines - rows - 2  # the head of the events, and the prompt
+
+    if room() < LAST:
+        before, after = list(filter(None, before)), list(filter(None, after))
+    return before, after, max(LEAST, min(LAST, room()))
+
+
+def _cut(text: str, indent: int = 0) -> str:
+    """Return a text cut to what fits beside `indent` cells, on a terminal."""
+    return fit(text, shutil.get_terminal_size().columns - indent) if sys.stdout.isatty() else text
 
 
 def _to_json(state: State, events: list[Event], found: Found) -> dict[str, JsonValue]:
@@ -150,63 +179,56 @@ def _workers(state: State, found: Found) -> list[dict[str, JsonValue]]:
     ]
 
 
-def _print(
-    record: Record,
-    state: State,
-    progress: Mapping[str, str | None],
-    found: Found,
-    changed: str,
-    collected: list[FilesCollected],
-) -> None:
+def _facts(record: Record, state: State, more: Mapping[str, str | None], changed: str) -> Iterator[str]:
+    preempted = f", preempted {state.preemptions} time{'s' * (state.preemptions != 1)}" if state.preemptions else ""
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
         "hint": current_hint(state.hint, state) or None,
         "machines": _describe_machines(state),
-        "attempt": f"{state.attempt}" + (f", stage {state.stage}" if state.stage else ""),
-        **progress,
-        "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
+        "attempt": f"{state.attempt}" + (f", stage {state.stage}" if state.stage else "") + preempted,
+        **more,
         "release at": state.release_at and local_time(state.release_at),
     }
     for label, fact in facts.items():
         if fact is not None:
             text, colour = fact if isinstance(fact, tuple) else (str(fact), None)
-            echo_painted(f"{label + ':':<13} {paint(text, colour)}")
+            yield f"{label + ':':<13} {paint(text, colour)}"
     if failure := state.failure:
-        echo_painted(f"{'failure:':<13} {paint(describe_failure(failure), FAILURE_COLOUR)}")
+        yield f"{'failure:':<13} {paint(describe_failure(failure), FAILURE_COLOUR)}"
         if failure.hint:
-            echo(f"{'hint:':<13} {current_hint(failure.hint, state)}")
+            yield f"{'hint:':<13} {printable(current_hint(failure.hint, state))}"
     if changed:
-        echo(f"{'changed:':<13} {changed}")
+        yield f"{'changed:':<13} {printable(changed)}"
     elif again := describe_retry(record):
-        echo(f"{'try again:':<13} {again}")
+        yield f"{'try again:':<13} {again}"
     if notice := held_notice(state):
-        echo(f"{'held:':<13} {notice}")
-    _print_files(state, collected)
-    _print_collected(state)
-    _print_workers(state, found)
+        yield f"{'held:':<13} {printable(notice)}"
 
 
-def _print_workers(state: State, found: Found) -> None:
+def _worker_lines(state: State, found: Found) -> Iterator[str]:
     if workers := _workers(state, found):
-        echo("\nworkers:")
-    lines = [_describe_worker(state, worker, found) for worker in workers]
-    for alike, group in groupby(zip(workers, lines, strict=True), key=itemgetter(1)):
-        members = [worker for worker, _ in group]
+        yield from ("", "workers:")
+    alike: dict[tuple[str, str], list[dict[str, JsonValue]]] = {}
+    for worker in workers:
+        alike.setdefault(_describe_worker(state, worker, found), []).append(worker)
+    for (ending, measured), members in alike.items():
+        shown = members
         if len(members) >= FOLDED:
-            members = [{"index": f"{members[0]['index']}-{members[-1]['index']}", "address": f"{len(members)} workers"}]
-        for worker in members:
-            echo_painted(f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {alike}")
+            numbers = ranges(cast("int", worker["index"]) for worker in members)
+            shown = [{"index": numbers, "address": f"{len(members)} workers"}]
+        for worker in shown:
+            line = f"  {worker['index']}  {printable(str(worker['address'] or '-'))}  "
+            painted = paint(ending, FAILURE_COLOUR if ending.startswith("exit code ") and ending[10:] != "0" else None)
+            yield line + painted + _cut(measured and f"  {printable(measured)}", len(line) + len(ending))
 
 
-def _describe_worker(state: State, worker: Mapping[str, JsonValue], found: Found) -> str:
-    """Return how a worker's program ended, or that it runs, and what was measured there."""
+def _describe_worker(state: State, worker: Mapping[str, JsonValue], found: Found) -> tuple[str, str]:
+    """Return how a worker's program ended, or that it runs; and what was measured there."""
     unfinished = "running" if worker["index"] in state.run.workers else "idle"
     code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
     ending = f"exit code {code}" if worker["ended"] else unfinished
-    colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
-    measured = "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
-    return paint(ending, colour) + (f"  {paint(measured, None)}" if measured else "")
+    return ending, "; ".join(finding.message for finding in found.get(cast("int", worker["index"]), []))
 
 
 def _describe_machines(state: State) -> str:
@@ -231,31 +253,32 @@ def _without(why: str, failure: Failure) -> str:
     return why.removeprefix(failure.evidence).lstrip(";:, ")
 
 
-def _print_files(state: State, collected: list[FilesCollected]) -> None:
+def _files(state: State, collected: list[FilesCollected]) -> Iterator[str]:
     for event in collected:
         label = "result:" if state.run.succeeded and event.attempt == state.attempt else "collected:"
-        echo(f"{label:<13} attempt {event.attempt}: {describe_files(event)}")
+        yield f"{label:<13} attempt {event.attempt}: {printable(describe_files(event))}"
         for missing in event.missing:
-            echo(f"{'not fetched:':<13} {missing}")
+            yield f"{'not fetched:':<13} {printable(missing)}"
 
 
-def _print_collected(state: State) -> None:
+def _collected(state: State) -> Iterator[str]:
     for worker, found in sorted(state.collected.items()):
         for plugin, data in found.items():
-            echo(f"\nread by {plugin} on worker {worker}:")
+            yield from ("", f"read by {plugin} on worker {worker}:")
             for name, value in data.items():
-                echo(f"  {name}: {value}")
+                yield printable(f"  {name}: {value}")
 
 
-def _print_resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
+def _resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
+    """Yield what plugins have read from the environment, and from the config."""
     lines = [
-        f"  {word}.{name}: {values[name]}"
+        f"{word}.{name}: {values[name]}"
         for word, values in resolved.items()
         for name in _shown(values)
         if values.get(name) not in ("", None)
     ]
     if lines:
-        echo("\n".join(["", "resolved from the environment, with the config:", *lines]))
+        yield f"{'resolved:':<13} {printable(', '.join(lines))}"
 
 
 def _shown(values: Mapping[str, JsonValue]) -> list[str]:
@@ -264,23 +287,24 @@ def _shown(values: Mapping[str, JsonValue]) -> list[str]:
     return [str(name) for name in shown] if isinstance(shown, list) else []
 
 
-def _print_attempts(attempts: list[Attempt]) -> None:
+def _attempt_lines(attempts: list[Attempt]) -> Iterator[str]:
     if not attempts:
         return
     earlier = f"  ({len(attempts) - LAST} earlier ones: tpux history)" if len(attempts) > LAST else ""
-    echo(f"\nattempts: {format_duration(sum(one.lasted for one in attempts))}   {LEGEND}{earlier}")
+    yield ""
+    yield _cut(f"attempts: {format_duration(sum(one.lasted for one in attempts))}   {LEGEND}{earlier}")
     rows = [*bars(attempts[-LAST:])]
-    width, room = max(len(bar) for _, bar, _ in rows), shutil.get_terminal_size().columns
+    width = max(len(bar) for _, bar, _ in rows)
     for number, bar, after in rows:
-        line = f"  {number:>2}  {bar:<{width}}  {printable(after)}"
-        echo(fit(line, room) if sys.stdout.isatty() else line)
+        yield _cut(f"  {number:>2}  {bar:<{width}}  {printable(after)}")
 
 
-def _print_events(state: State, events: list[Event], first: int) -> None:
+def _event_lines(state: State, events: list[Event], first: int) -> Iterator[str]:
     if first:
-        echo(f"\nlast {len(events) - first} of {len(events)} events (all: tpux show {short_id(state.id)} --events):")
+        yield f"last {len(events) - first} of {len(events)} events (all: tpux show {short_id(state.id)} --events):"
     else:
-        echo("\nevents:")
+        yield "events:"
+    today = local_time(time.time())[:11]
     shown: Failure | None = None
     for event in events[first:]:
         if isinstance(event, StateChanged) and shown is not None:
@@ -289,7 +313,11 @@ def _print_events(state: State, events: list[Event], first: int) -> None:
             text = describe_event(event)
         if isinstance(event, AttemptEnded) and event.failure is not None and event.failure == state.failure:
             text = text.replace(f": {line}", "", 1) if (line := stated_line(event.failure)) else text  # it is above
-        echo_painted(f"  {local_time(event.at)}  {paint(text, _colour(event))}")
+        at = local_time(event.at)
+        if sys.stdout.isatty():
+            at = at.removeprefix(today)
+            text = _cut(text, len(at) + 4)
+        yield f"  {at}  {paint(text, _colour(event))}"
         shown = event.failure if isinstance(event, (AttemptEnded, Failed)) else None
 
 
@@ -300,19 +328,13 @@ def _colour(event: Event) -> str | None:
     return FAILURE_COLOUR if failed else None
 
 
-def _print_next(state: State) -> None:
-    """Print the commands that a user may want now."""
+def _next_commands(state: State) -> list[str]:
+    """Return the commands that a user may want now."""
     job = short_id(state.id)
     logs = [f"tpux logs {job} -n 50"] if state.attempt else []
     if not state.ended:
         inside = [f"tpux exec {job} COMMAND"] if state.machines and "exec" in added_commands() else []
-        commands = [
-            f"tpux logs {job} -f",
-            *inside,
-            f"tpux wait {job}" if state.state == "stopping" else f"tpux stop {job}",
-        ]
-    elif state.state == "succeeded":
-        commands = [*logs, f"tpux rerun {job}", f"tpux delete {job}"]
-    else:
-        commands = [*logs, f"tpux resume {job}", f"tpux rerun {job}", f"tpux delete {job}"]
-    echo(f"\nnext: {'; '.join(commands)}")
+        end = f"tpux wait {job}" if state.state == "stopping" else f"tpux stop {job}"
+        return [f"tpux logs {job} -f", *inside, end]
+    again = [] if state.state == "succeeded" else [f"tpux resume {job}"]
+    return [*logs, *again, f"tpux rerun {job}", f"tpux delete {job}"]

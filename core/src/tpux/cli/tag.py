@@ -58,7 +58,7 @@ def tag(
     changes = [word for word in given if word not in jobs]
     add, remove = ([word[1:] for word in changes if word[0] == sign] for sign in "+-")
     store = Store()
-    for record in select_jobs(store, jobs, state=state, name=name, tags=tag, guess=True):
+    for record in select_jobs(store, jobs, state=state, name=name, tags=tag):
         if changes:
             found = tags.change(record.directory, add, remove)
             say(f"job {short_id(record.id)}: {' '.join(found) or 'no tags'}")

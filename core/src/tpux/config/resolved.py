@@ -182,9 +182,9 @@ class Loaded:
         own = "-".join(filter(None, [name, id, token]))
         return {**named, "output_dir": f"{directory.rstrip('/')}/{own}"}
 
-    def display(self) -> dict[str, JsonValue]:
-        """Return the config with all `${...}` substituted, secrets masked and `${job.id}` as 000000."""
-        variables = job_variables(self.path)
+    def display(self, id: str = "000000") -> dict[str, JsonValue]:  # noqa: A002
+        """Return the config with all `${...}` substituted, and secrets masked."""
+        variables = job_variables(self.path, id=id)
         config = {
             name: section_data(name, entry.value, variables, lambda _: MASK)
             for name, entry in self.document.entries.items()

@@ -1,4 +1,4 @@
-"""Settings of a user and of a machine: `defaults` below every config, and `aliases` for words of the command line."""
+"""Settings of a user and of a machine: `defaults` below configs, `aliases` of words, and how data are displayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tpux.errors import ConfigError, Problem, UsageError
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
 
-PARTS = ("defaults", "aliases")
+PARTS = ("defaults", "aliases", "display")
+COLOURS = {"always": "CLICOLOR_FORCE", "auto": "", "never": "NO_COLOR"}
+"""The variable that says the same as each value of `display.colours`; one of those in the environment precedes it."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,13 @@ class Settings:
         sources: the files.
         defaults: the sections that are merged below a config; None if there are none.
         aliases: the keys that words of the command line stand for.
+        display: `time_zone`, `columns` and `colours`, those that are set.
     """
 
     sources: tuple[Source, ...]
     defaults: MappingNode | None
     aliases: dict[str, str]
+    display: dict[str, str]
 
 
 def read_files() -> list[Source]:
@@ -49,6 +53,7 @@ def read_settings(sources: Sequence[Source], problems: list[Problem]) -> Setting
 
     defaults: Node | None = None
     aliases: dict[str, str] = {}
+    display: dict[str, str] = {}
     for source in sources:
         root = parse(source, problems)
         if root is not None and not isinstance(root, MappingNode) and not is_null(root):
@@ -65,9 +70,11 @@ def read_settings(sources: Sequence[Source], problems: list[Problem]) -> Setting
                 problems.append(Problem(where, f"{name} must be a mapping"))
             elif name == "defaults":
                 defaults = entry.value if defaults is None else merge(defaults, entry.value)
-            else:
+            elif name == "aliases":
                 aliases |= _aliases(entry.value, problems)
-    return Settings(tuple(sources), defaults if isinstance(defaults, MappingNode) else None, aliases)
+            else:
+                display |= _display(entry.value, problems)
+    return Settings(tuple(sources), defaults if isinstance(defaults, MappingNode) else None, aliases, display)
 
 
 def _aliases(node: MappingNode, problems: list[Problem]) -> dict[str, str]:
@@ -78,6 +85,40 @@ def _aliases(node: MappingNode, problems: list[Problem]) -> dict[str, str]:
         else:
             problems.append(Problem(entry.key.location, f"alias {name!r} must stand for a key, such as tpu.zone"))
     return found
+
+
+def _display(node: MappingNode, problems: list[Problem]) -> dict[str, str]:
+    from zoneinfo import ZoneInfo
+
+    from tpux.config.document import to_json
+
+    found = {}
+    for name, entry in node.entries.items():
+        value, hint = to_json(entry.value, str), ""
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        if name not in {"time_zone", "columns", "colours"}:
+            hint = "the settings are time_zone, columns and colours"
+        elif name == "colours" and text not in COLOURS:
+            hint = f"write {', '.join(COLOURS)}"
+        elif name == "time_zone":
+            try:
+                ZoneInfo(text)
+            except (ValueError, OSError, KeyError):
+                hint = "write one such as UTC or Europe/Berlin"
+        if hint:
+            problems.append(Problem(entry.key.location, f"display.{name}: {text} is not valid", hint))
+        else:
+            found[name] = text
+    return found
+
+
+def leaves(value: JsonValue, *path: str) -> Iterator[tuple[tuple[str, ...], JsonValue]]:
+    """Yield each value below a mapping, with the keys that lead there."""
+    if isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from leaves(below, *path, name)
+    else:
+        yield path, value
 
 
 def merge(below: Node, above: Node) -> Node:

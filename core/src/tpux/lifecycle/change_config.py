@@ -74,7 +74,7 @@ def change_config(
     data = stored_config(record)
     environ = {**_stored_secrets(current), **os.environ}
     if path is None:
-        loaded = _load_stored(record, overrides, plugins, environ, sync=sync)
+        loaded = load_stored(record, overrides, plugins, environ, sync=sync)
     else:
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
@@ -94,7 +94,7 @@ def change_config(
     return name, compare_sources(draft, stored_config(record, name), record.directory / name)
 
 
-def _load_stored(
+def load_stored(
     record: Record,
     overrides: Sequence[str],
     plugins: Plugins,
@@ -156,7 +156,7 @@ def refuse_config(turn: Turn, error: InvalidStoredConfigError) -> Next:
     """
     evidence = error.message
     try:
-        _load_stored(turn.record, (), turn.plugins, _stored_secrets(turn.record.config_directory))
+        load_stored(turn.record, (), turn.plugins, _stored_secrets(turn.record.config_directory))
     except ConfigError as located:
         evidence = "; ".join(f"{problem.where}: {problem.message}" for problem in located.problems)
     hint = f"correct it: tpux resume {turn.number} --config FILE"

@@ -18,6 +18,7 @@ class Progress:
         compiling: whether its output says that it is compiling, after any step, epoch, loss or end of a compilation.
         rate: steps per second lately, which core measures; None if unknown.
         first_step: the first step; None if the output names none.
+        total: the number of steps that the program is to take; None if the output does not say it.
         url: where the run can be seen, such as that of Weights & Biases; "" if the output names none.
     """
 
@@ -28,6 +29,7 @@ class Progress:
     rate: float | None = None
     first_step: int | None = None
     url: str = ""
+    total: int | None = None
 
     def __bool__(self) -> bool:
         return self != Progress()
@@ -35,12 +37,21 @@ class Progress:
     def __str__(self) -> str:
         parts = [
             "compiling" if self.compiling else "",
-            "" if self.step is None else f"step {self.step}",
+            self.position,
             "" if self.epoch is None else f"epoch {self.epoch}",
             f"loss {self.loss}" if self.loss else "",
             _describe_rate(self.rate) if self.rate and not self.compiling else "",
         ]
         return ", ".join(filter(None, parts))
+
+    @property
+    def position(self) -> str:
+        """The last step: `step 310`, or `42% 4200/10000` if the total is known; "" if there is none."""
+        if self.step is None:
+            return ""
+        if self.total and self.step <= self.total:
+            return f"{100 * self.step // self.total}% {self.step}/{self.total}"
+        return f"step {self.step}"
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
@@ -56,6 +67,7 @@ class Progress:
             rate=self.rate if later.rate is None else later.rate,
             first_step=later.first_step if self.first_step is None else self.first_step,
             url=later.url or self.url,
+            total=self.total if later.total is None else later.total,
         )
 
 

@@ -116,16 +116,16 @@ class Store:
         # Strings, since joining paths takes as long as reading a job.
         return Record(f"{self.jobs}/{user}/{job}", Lock(f"{self._locks}/{user}-{job}"))
 
-    def find(self, job: str, *, note: Callable[[str], None] | None = None, guess: bool = True) -> Record:
+    def find(self, job: str, *, note: Callable[[str], None] | None = None) -> Record:
         """Return one of the user's own jobs by its id, with or without leading zeros, by its name, or `-`.
 
         Args:
             job: the id or the name; `-` is the job that was created last.
-            note: called with which job is meant by `-`, or by a name that several have: the newest active one.
-            guess: if none of several is active, the newest one is meant.
+            note: called with which job is meant by `-`, or by a name that several have: the newest active one, else
+                the newest one. Without it such a name is refused.
 
         Raises:
-            UsageError: it does not exist, or belongs to another user; several have that name, and none is meant.
+            UsageError: it does not exist, or belongs to another user; several have that name, and there is no `note`.
         """
         if job == "-":
             return self._last(note)
@@ -139,7 +139,7 @@ class Store:
             if len(named) == 1:
                 return named[0]
             choices = ", ".join(f"{int(record.id)} ({record.state.state})" for record in named)
-            if note is None or not (guess or any(not record.state.ended for record in named)):
+            if note is None:
                 raise UsageError(f"{len(named)} jobs are called {job}", hint=f"give one of their ids: {choices}")
             chosen = max(named, key=lambda record: (not record.state.ended, int(record.id)))
             note(f"{len(named)} jobs are called {job}: {choices}; using job {int(chosen.id)}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -22,6 +24,7 @@ from tpux.api.text import (
     describe_event,
     echo,
     echo_painted,
+    fit,
     format_duration,
     iso,
     paint,
@@ -175,8 +178,10 @@ def _print_events(found: list[JobHistory]) -> None:
     shown = [(event, job) for job in found for event in filter(RepetitionFilter().is_new, job.events)]
     for event, job in sorted(shown, key=lambda item: item[0].at):
         colour = STATE_COLOURS[event.to] if isinstance(event, events.StateChanged) else None
-        text = paint(f"{job.name}: {describe_event(event)}", colour)
-        echo_painted(f"{_local(event.at)}  {int(job.id)} {text}")
+        head, text = f"{_local(event.at)}  {int(job.id)} ", printable(f"{job.name}: {describe_event(event)}")
+        if sys.stdout.isatty():  # `tpux show` has all of it
+            text = fit(text, shutil.get_terminal_size().columns - len(head))
+        echo_painted(head + paint(text, colour))
 
 
 def _print_times(found: list[JobHistory]) -> None:

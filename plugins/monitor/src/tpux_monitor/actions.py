@@ -5,17 +5,20 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpux.api import JobInfo
 
+NAMED = 8
+"""How many of several jobs a question names."""
 TIMEOUT = 120.0
 """Seconds after which a command is left alone: what it has requested takes place without it."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A command on a job.
+    """A command on jobs.
 
     Attributes:
         word: of `tpux`.
@@ -27,18 +30,26 @@ class Action:
     options: tuple[str, ...] = ()
     effect: str = ""
 
-    def command(self, job: JobInfo) -> list[str]:
+    def command(self, jobs: Sequence[JobInfo]) -> list[str]:
         """Return the words of the command."""
-        return [self.word, *self.options, str(int(job.id))]
+        return [self.word, *self.options, *(str(int(job.id)) for job in jobs)]
 
-    def question(self, job: JobInfo) -> str:
-        """Return what is asked before, which names the job, its state and its machines."""
-        machines = f", which holds {job.machines}" if job.machines else ""
-        return f"{self.word} job {int(job.id)} ({job.name}), {job.state}{machines}? {self.effect}"
+    def question(self, jobs: Sequence[JobInfo]) -> str:
+        """Return what is asked before, which names each job, its state and its machines."""
+        named = [f"job {int(job.id)} ({job.name}), {job.state}{_held(job)}" for job in jobs]
+        return f"{self.word} {named[0]}? {self.effect}" if len(jobs) == 1 else self._list(named)
 
-    def typed(self, job: JobInfo) -> str:
+    def _list(self, named: list[str]) -> str:
+        more = [f"... and {len(named) - NAMED} more"] if len(named) > NAMED else []
+        return "\n  ".join([f"{self.word} {len(named)} jobs?", *named[:NAMED], *more]) + f"\n{self.effect}"
+
+    def typed(self, jobs: Sequence[JobInfo]) -> str:
         """Return what a user would type for it."""
-        return shlex.join(["tpux", self.word, str(int(job.id))])
+        return shlex.join(["tpux", self.word, *(str(int(job.id)) for job in jobs)])
+
+
+def _held(job: JobInfo) -> str:
+    return f", which holds {job.machines}" if job.machines else ""
 
 
 ACTIONS = {
@@ -50,9 +61,9 @@ ACTIONS = {
 """By key."""
 
 
-def run(action: Action, job: JobInfo) -> str:
+def run(action: Action, jobs: Sequence[JobInfo]) -> str:
     """Carry an action out; return the last line that the command printed."""
-    command = [sys.executable, "-m", "tpux", *action.command(job)]
+    command = [sys.executable, "-m", "tpux", *action.command(jobs)]
     try:
         done = subprocess.run(
             command,
@@ -64,6 +75,6 @@ def run(action: Action, job: JobInfo) -> str:
             timeout=TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        return f"{action.typed(job)} has not ended after {TIMEOUT:.0f} s; what it requested takes place without it"
+        return f"{action.typed(jobs)} has not ended after {TIMEOUT:.0f} s; what it requested takes place without it"
     said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return said[-1] if said else f"{action.typed(job)}: exit code {done.returncode}"
+    return said[-1] if said else f"{action.typed(jobs)}: exit code {done.returncode}"

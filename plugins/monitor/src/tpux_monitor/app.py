@@ -14,8 +14,10 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from tpux.api import JobInfo
 from tpux.api.text import STATE_COLOURS, cell_width
 from tpux_monitor import actions, rows
 from tpux_monitor.actions import ACTIONS, Action
@@ -28,13 +30,19 @@ STALE_AFTER = 5.0
 """Seconds beyond the interval after which the jobs shown are marked as old."""
 SMALL = (60, 15)
 """Columns and rows of a terminal below which the output is not shown."""
+SINCE = {"2": 60.0, "3": 300.0, "4": 900.0, "5": 1800.0, "6": 3600.0}
+"""Seconds before now from which on the output is shown, by key."""
 HELP = """\
 arrows, j k   choose a job
 /             filter: words, state:failed, !word
 o  z          sort; only failed and stopped jobs
 Enter, l      output on all of the screen, and back
 f  w          follow the output; wrap long lines
+0  1          the end of the output, its beginning
+2 3 4 5 6     output of the last 1, 5, 15, 30, 60 minutes
 Tab           output of the next worker
+u             jobs of all users, or yours
+Space         mark a job, for the four keys below
 s  r          stop, resume from the last checkpoint
 R  d          rerun from scratch, delete
 y             copy the command `tpux logs -f JOB`
@@ -105,6 +113,7 @@ class Monitor(App[None]):
         ("pageup", "move(-10)"), ("pagedown", "move(10)"), ("home", "move(-100000)"), ("end", "move(100000)"),
         ("l", "larger"), ("enter", "larger"), ("escape", "leave"), ("slash", "filter"), ("o", "order"),
         ("z", "failures"), ("w", "wrap"), ("f", "follow"), ("tab", "worker"), ("y", "copy"), ("q", "quit"),
+        *((key, f"period('{key}')") for key in "0123456"), ("space", "mark"), ("u", "users"),
         ("question_mark", "keys"), ("ctrl+z", "suspend_process"),
         *((key, f"act('{key}')") for key in ACTIONS),
     ]  # fmt: skip
@@ -115,6 +124,8 @@ class Monitor(App[None]):
         self._jobs: list[Job] = []
         self._shown: list[Job] = []
         self._selected = ""
+        self._marked: set[str] = set()
+        self._period = "0"
         self._order, self._failures, self._wrap, self._follow, self._worker = "newest", False, False, True, 0
         self._read_at = time.monotonic()
         self._problem, self._said = "", ""
@@ -136,8 +147,17 @@ class Monitor(App[None]):
         with suppress(NotImplementedError, RuntimeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.set_focus(None)
-        self.run_worker(self._read_for_ever())
+        self.app_resume_signal.subscribe(self, self._paint_all)
+        self.call_after_refresh(self._begin)  # the frame is shown before the jobs are read
         self.set_interval(1.0, self._draw_head)
+
+    def _begin(self) -> None:
+        self.run_worker(self._read_for_ever())
+
+    def _paint_all(self, _: object) -> None:
+        """Paint also what has not changed: the shell has used the terminal meanwhile."""
+        for widget in self.screen.query("*").results(Widget):
+            widget.refresh()
 
     async def _read_for_ever(self) -> None:
         while True:
@@ -159,6 +179,7 @@ class Monitor(App[None]):
         jobs = [job for job in jobs if job.info.state in failed or not self._failures]
         self._shown = sorted(jobs, key=lambda job: rows.ORDERS[self._order](job.info))
         ids = [job.info.id for job in self._shown]
+        self._marked &= {*ids}
         if self._selected not in ids:
             self._selected, self._worker = next(iter(ids), ""), 0
         self._draw_head()
@@ -187,12 +208,13 @@ class Monitor(App[None]):
         self._set("columns", Text(head, style="dim", no_wrap=True))
         table = self.query_one("#table", Lines)
         number = self._number()
-        table.replace([self._row(each, widths) for each in cells], number)
+        marks = ["*" if job.info.id in self._marked else " " for job in self._shown]
+        table.replace([self._row(*each, widths) for each in zip(cells, marks, strict=True)], number)
         if number is not None:
             table.show_line(number)
 
-    def _row(self, cells: dict[str, str], widths: dict[str, int]) -> Line:
-        text, state = rows.line(cells, widths), cells["state"]
+    def _row(self, cells: dict[str, str], mark: str, widths: dict[str, int]) -> Line:
+        text, state = rows.line(cells, widths, mark), cells["state"]
         before, _, after = text.partition(f"  {state}")
         return (before + "  ", ""), (state, STATE_COLOURS[state]), (after, "")
 
@@ -208,11 +230,15 @@ class Monitor(App[None]):
         found = files(job.info.id) if job else {}
         workers = list(found)
         worker = workers[self._worker % len(workers)] if workers else 0
-        text = [line for path in ([found[worker]] if found else []) for line in tail(path)]
+        since = time.time() - SINCE[self._period] if self._period in SINCE else None
+        paths = [found[worker]] if found else []
+        text = [line for path in paths for line in tail(path, since=since, head=self._period == "1")]
         width = max(1, self.size.width)
         if self._wrap:
             text = [line[at : at + width] for line in text for at in range(0, max(1, len(line)), width)]
         what = f"{int(job.info.id)} output, worker {worker} of {len(workers)}" if job and workers else "no output yet"
+        shown = {"0": "", "1": ", its beginning"}
+        what += shown.get(self._period) or (f", last {SINCE[self._period] / 60:.0f} min" if since else "")
         follows = ", following" if self._follow else ""
         rule = f"-- {what}{follows} "
         self._set("rule", Text(rule + "-" * max(0, width - cell_width(rule)), style="dim", no_wrap=True))
@@ -300,6 +326,25 @@ class Monitor(App[None]):
         self._worker += 1
         self.draw()
 
+    def action_period(self, key: str) -> None:
+        """Show the end of the output, its beginning, or that of the last minutes."""
+        self._period, self._follow = key, key != "1"
+        self.draw()
+        if key == "1":
+            self.query_one("#output", Lines).scroll_home(animate=False)
+
+    def action_mark(self) -> None:
+        """Mark the selected job for the keys that change jobs, and go to the next one; or take the mark away."""
+        if self._selected:
+            self._marked ^= {self._selected}
+            self.action_move(1)
+
+    def action_users(self) -> None:
+        """Show the jobs of all users, or the own ones, from the next look on."""
+        self._users = not self._users
+        self._said = "jobs of all users" if self._users else "your jobs"
+        self.draw()
+
     def action_copy(self) -> None:
         """Copy the command that prints the output, by the terminal's own means."""
         if job := self._job():
@@ -313,22 +358,23 @@ class Monitor(App[None]):
         self.push_screen(Keys())
 
     def action_act(self, key: str) -> None:
-        """Ask, then change the selected job."""
+        """Ask, then change the marked jobs, or the selected one."""
         job, action = self._job(), ACTIONS[key]
-        if self._readonly or job is None:
+        jobs = [job.info for job in self._shown if job.info.id in self._marked] or ([job.info] if job else [])
+        if self._readonly or not jobs:
             self._said = "--readonly: no key changes a job" if self._readonly else ""
             self.draw()
             return
-        info = job.info
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.run_worker(self._carry_out(action, job))
+                self._marked.clear()
+                self.run_worker(self._carry_out(action, jobs))
 
-        self.push_screen(Question(action.question(info)), answered)
+        self.push_screen(Question(action.question(jobs)), answered)
 
-    async def _carry_out(self, action: Action, job: Job) -> None:
-        self._said = f"{action.typed(job.info)} ..."
+    async def _carry_out(self, action: Action, jobs: list[JobInfo]) -> None:
+        self._said = f"{action.typed(jobs)} ..."
         self.draw()
-        self._said = await asyncio.to_thread(actions.run, action, job.info)
+        self._said = await asyncio.to_thread(actions.run, action, jobs)
         self.draw()

@@ -45,7 +45,7 @@ class Job:
             "for": format_age(max(0.0, now - info.since)),
             "tpu": info.accelerator or "",
             "try": str(info.attempt) if info.attempt > 1 else "",
-            "progress": str(info.progress or ""),
+            "progress": str(info.progress or "").partition(", ")[0],  # the loss is in the last line
             "last line": waits or (because if info.ended else self.last_line or because),
         }
         return {name: next(iter(printable(text).splitlines()), "") for name, text in cells.items()}

@@ -21,6 +21,8 @@ class ProgressSection(Section):
 
     step: Pattern | None = PATTERNS["step"]
     """The step: the first group."""
+    total: Pattern | None = PATTERNS["total"]
+    """The number of all steps: the first group. What follows a step, as in `step 310/1000`, needs no pattern."""
     epoch: Pattern | None = PATTERNS["epoch"]
     """The epoch: the first group."""
     loss: Pattern | None = PATTERNS["loss"]
@@ -30,7 +32,7 @@ class ProgressSection(Section):
     url: Pattern | None = PATTERNS["url"]
     """The URL of the run: the first group."""
 
-    @field_validator("step", "epoch", "loss", "url")
+    @field_validator("step", "total", "epoch", "loss", "url")
     @classmethod
     def _has_group(cls, pattern: str | None) -> str | None:
         if pattern and not re.compile(pattern).groups:

@@ -25,6 +25,9 @@ PATTERNS: Mapping[str, str] = {
     # A plural that a word precedes is a total, too: `Total optimization steps = 3,750`, `eval steps: 50`.
     "step": rf"(?i)\b(?=[gtsi]){_NOT_A_TOTAL}"
     rf"(?:global[_ ]{_STEP}s?|{_NOT_OF_AN_EVALUATION}(?:(?:train_)?{_STEP}|(?<![a-z][ _-]){_STEP}s)){_EQUALS}{_NUMBER}",
+    # Such as `Total optimization steps = 3,750` and `max_steps: 500`; what stands after a step counts first.
+    "total": r"(?i)\b(?:total|max|maximum|num)[ _-](?:train(?:ing)?[ _-]|optimization[ _-])?"
+    rf"{_STEP}s{_EQUALS}{_NUMBER}",
     "epoch": rf"(?i)\b(?=ep){_NOT_A_TOTAL}ep(?:och)?{_EQUALS}{_NUMBER}",
     "loss": rf"(?i)\b(?:train[_ /])?loss{_EQUALS}(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
     # Not of what spares a compilation: JAX's `Persistent compilation cache hit for 'jit_step'`.
@@ -38,6 +41,8 @@ _COMPILED = (
 )
 """A line which says that a compilation has ended, such as JAX's `Finished XLA compilation of jit(step) in 12.5 sec`."""
 LONGEST_URL = 300
+_OF_STEPS = re.compile(rf"[ \t]*(?:/|of\b)[ \t]*{_NUMBER}", re.IGNORECASE)
+"""What follows a step that is printed with the number of all steps: `step 310/1000`, `step 310 of 1000`."""
 
 
 def read_progress(text: str, patterns: Mapping[str, str | None]) -> Progress:
@@ -48,12 +53,15 @@ def read_progress(text: str, patterns: Mapping[str, str | None]) -> Progress:
         patterns: a regular expression for each quantity; None leaves it out.
     """
     found = {name: _last(pattern, text) for name, pattern in patterns.items() if pattern and name != "url"}
-    compiling, loss = found.pop("compiling", None), found.get("loss")
+    compiling, loss, total = found.pop("compiling", None), found.get("loss"), found.pop("total", None)
     compiled = _last(_COMPILED, text) if compiling else None
     others = [compiled.end() if compiled else -1, *(match.start() for match in found.values() if match)]
     compiles = compiling is not None and max(others) < compiling.start()
     step, epoch, url = _number(found.get("step")), _number(found.get("epoch")), find_url(text, patterns.get("url"))
-    return Progress(step, epoch, _value(loss) if loss else "", compiles, url=url)
+    last = found.get("step") if patterns.get("total") else None
+    if last and (of := _OF_STEPS.match(text, last.end(last.re.groups and 1))):
+        total = of
+    return Progress(step, epoch, _value(loss) if loss else "", compiles, url=url, total=_number(total))
 
 
 def find_url(text: str, pattern: str | None) -> str:
