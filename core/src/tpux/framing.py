@@ -284,6 +284,11 @@ class Link:
             call.lose(LinkError(self._ended))
 
     @property
+    def ended(self) -> bool:
+        """True if no call is possible any more."""
+        return bool(self._ended)
+
+    @property
     def calls(self) -> int:
         """How many calls have not ended."""
         return len(self._calls)
