@@ -17,7 +17,6 @@ import pytest
 
 from tpux import framing
 from tpux.remote import forwarded
-from tpux.store import Store
 
 CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
 UNKNOWN = "whether it ran to its end is unknown"
@@ -128,7 +127,7 @@ def test_one_that_is_older_or_newer_or_does_not_answer_is_not_used(tpux, job, an
 def test_a_supervisor_that_is_killed_leaves_the_outcome_unknown_and_nothing_runs_twice(tpux, job):
     running = begin(tpux, job, "sleep 1; echo ended; exec sleep 1000")
     os.kill(tpux.supervisor(), signal.SIGKILL)
-    out, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=60)
     assert running.returncode == 255
     assert UNKNOWN in err.decode()
     assert "the supervisor has ended" in err.decode()
