@@ -247,6 +247,20 @@ def test_a_restart_runs_the_code_of_the_last_sync_and_no_other_module(tpux, proj
     assert len(tpux.events(job, "resolution-updated")) == 1
 
 
+def test_a_sync_restarts_the_program_and_shows_the_new_output_only(tpux, project):
+    job = running(tpux, RUNNING.replace("exec sleep 1000", "until [ -e ~/go ]; do sleep 0.1; done"))
+    (project / "train.py").write_text("two\n")
+    process = tpux.popen("sync", job, "--restart", "-f")
+    tpux.until(lambda: all(tpux.output_so_far(job, worker, 2) == b"two\n" for worker in (0, 1)))
+    for worker in (0, 1):
+        (tpux.machines(job) / f"worker-{worker}/go").touch()
+    out, err = process.communicate(timeout=60)
+    assert sorted(out.splitlines()) == [b"[0] two", b"[1] two"]
+    assert process.returncode == 0
+    assert b"sent to 2 of 2 workers\n" in err
+    assert "-f shows the output after a restart" in tpux("sync", job, "-f", code=2).stderr
+
+
 def test_a_recovery_after_a_restart_checks_every_module(tpux, project):
     tpux.plugin(
         "tpux-counter",
