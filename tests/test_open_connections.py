@@ -144,6 +144,20 @@ def test_a_supervisor_that_is_stopped_ends_calls_and_says_so(tpux, job):
     assert UNKNOWN in err.decode()
 
 
+def test_a_supervisor_that_replaces_itself_ends_calls_and_says_so(tpux):
+    module = tpux.plugin("tpux-note", "def find_orphans(): pass\n", entries="note = tpux_note")
+    tpux.env |= {"TPUX_TEST_OWN_PROCESS": "1", "TPUX_CLOCK_RATE": "20"}
+    job = tpux.create(CONFIG)
+    tpux.until(lambda: tpux.output_so_far(job) == b"ready\n")
+    running = begin(tpux, job, "exec sleep 1000")
+    module.write_text("# edited\n")
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 255
+    assert "the supervisor has ended (it is replaced by a new one)" in err.decode()
+    assert (home_of(tpux, job) / "runs").read_text() == "began\n"
+    tpux.until(lambda: parent(tpux, job) == tpux.supervisor())
+
+
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
 def test_a_caller_that_dies_cancels_its_call(tpux, job, kind):
     running = begin(tpux, job, "echo $$ >pid; exec sleep 1000")
