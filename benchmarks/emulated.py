@@ -108,11 +108,19 @@ class EmulatedCloud:
             env,
         )
 
-    def openssh(self, job: str, workers: int) -> Callable[[], float]:
-        """Return a measurement of one `ssh` process per worker, in parallel, with tpux's key and pinned host keys."""
+    def openssh(self, job: str, workers: int, *, shared: bool = False) -> Callable[[], float]:
+        """Return a measurement of one `ssh` process per worker, in parallel, with tpux's key and pinned host keys.
+
+        Args:
+            job: the job.
+            workers: how many.
+            shared: over connections that stay open (ControlMaster).
+        """
         config = self.sandbox.directory / "ssh_config"
         config.write_text(self.sandbox.tpux("ssh-config", job))
-        commands = [["ssh", "-F", config, f"tpux-{int(job)}-{index}", "true"] for index in range(workers)]
+        control = f"ControlPath={self.sandbox.directory}/%C"
+        options = ["-o", "ControlMaster=auto", "-o", control, "-o", "ControlPersist=60"] if shared else []
+        commands = [["ssh", "-F", config, *options, f"tpux-{int(job)}-{index}", "true"] for index in range(workers)]
 
         def in_parallel() -> float:
             began = time.monotonic()
@@ -124,7 +132,7 @@ class EmulatedCloud:
 
 
 def rows() -> list[Row]:
-    """Measure the first output of 4 and of 64 workers, and `tpux exec` on 8."""
+    """Measure the first output of 4 and of 64 workers, and `tpux exec` on 8 and 64 of a job that runs."""
     if reason := unavailable():
         return [Row("on emulated TPU VMs", f"not measured: {reason}")]
     with temporary_sandbox() as sandbox, Emulator(sandbox.directory / "emulator", clock_rate=1) as cloud:
@@ -136,6 +144,7 @@ def rows() -> list[Row]:
             return [
                 *_first_output(emulated, "v4-32", 4, 2, ROUNDS),
                 *_first_output(emulated, "v4-512", 64, 8, 1),
+                _exec_on_many(emulated, "v4-512", 64),
                 _exec(emulated),
             ]
         finally:
@@ -164,6 +173,25 @@ def _exec(emulated: EmulatedCloud) -> Row:
     return at_most(
         "`tpux exec` of `true` on 8 emulated workers: more than the fastest", more, 0.5, unit=" s", note=note
     )
+
+
+def _exec_on_many(emulated: EmulatedCloud, accelerator: str, workers: int) -> Row:
+    """Measure `tpux exec` over the connections of the supervisor, and OpenSSH with connections that stay open."""
+    record = emulated.begin(accelerator)
+    job = record.directory.name
+    until(lambda: running(record), within=200, why="a running job")
+    commands = {
+        "tpux": lambda: _timed([str(TPUX), "exec", job, "--", "true"], emulated.sandbox.env),
+        "OpenSSH": emulated.openssh(job, workers),
+        "ControlMaster": emulated.openssh(job, workers, shared=True),
+    }
+    for command in (commands["tpux"], commands["ControlMaster"]):
+        command()  # opens the connections
+    times = dict(zip(commands, map(median, alternate(ROUNDS, *commands.values())), strict=True))
+    note = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
+    ratio = times.pop("tpux") / min(times.values())
+    title = f"`tpux exec` of `true` on {workers} emulated workers of a job that runs: ratio to the fastest"
+    return at_most(title, ratio, 0.4, note=note)
 
 
 def _timed(command: Sequence[str | Path], env: dict[str, str]) -> float:

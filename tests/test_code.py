@@ -247,6 +247,40 @@ def test_a_restart_runs_the_code_of_the_last_sync_and_no_other_module(tpux, proj
     assert len(tpux.events(job, "resolution-updated")) == 1
 
 
+def test_a_sync_restarts_the_program_and_shows_the_new_output_only(tpux, project):
+    job = running(tpux, RUNNING.replace("exec sleep 1000", "until [ -e ~/go ]; do sleep 0.1; done"))
+    (project / "train.py").write_text("two\n")
+    process = tpux.popen("sync", job, "--restart", "-f")
+    tpux.until(lambda: all(tpux.output_so_far(job, worker, 2) == b"two\n" for worker in (0, 1)))
+    for worker in (0, 1):
+        (tpux.machines(job) / f"worker-{worker}/go").touch()
+    out, err = process.communicate(timeout=60)
+    assert sorted(out.splitlines()) == [b"[0] two", b"[1] two"]
+    assert process.returncode == 0
+    assert b"sent to 2 of 2 workers\n" in err
+    assert "-f shows the output after a restart" in tpux("sync", job, "-f", code=2).stderr
+
+
+def test_dev_restarts_the_program_with_each_change_of_the_code(tpux, project):
+    (project / ".gitignore").write_text("ignored\n")
+    job = running(tpux, RUNNING.replace("exec sleep 1000", "until [ -e ~/go ]; do sleep 0.1; done"))
+    process = tpux.popen("dev", job, "--pause", "0.1s", stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    output = b""
+    for text, line in ((b"watching ", b"] one\n"), (b"] two\n", b"two\n"), (b"] three\n", b"three\n")):
+        if line.startswith(b"t"):
+            (project / "ignored").write_bytes(line)
+            (project / "train.py").write_bytes(line)
+        while text not in output or output.count(line) < 2:
+            output += os.read(process.stdout.fileno(), 4096)
+    for worker in (0, 1):
+        (tpux.machines(job) / f"worker-{worker}/go").touch()
+    output += process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    assert (output.count(b"] one\n"), output.count(b"] two\n"), output.count(b"] three\n")) == (2, 2, 2)
+    assert tpux.show(job)["attempt"] == 3
+
+
 def test_a_recovery_after_a_restart_checks_every_module(tpux, project):
     tpux.plugin(
         "tpux-counter",

@@ -23,6 +23,7 @@ def create_with(tpux, soft: int, hard: int, cmd: str) -> str:
         capture_output=True,
         check=True,
     )
+    tpux.until(tpux.supervisor, "for the supervisor: another command would start one with its own limits")
     return str(json.loads(done.stdout)["id"])
 
 

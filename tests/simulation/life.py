@@ -521,6 +521,7 @@ class _Simulation:
                 (allocator_calls, "_lanes", {}),
                 (scheduler, "TurnPool", make_turns),
                 (scheduler.heartbeat, "Watchdog", lambda *_: mock.Mock()),
+                (scheduler, "Server", lambda *_: mock.Mock()),
                 (scheduler, "Plugins", lambda: self.plugins),
                 (scheduler, "POLL_EVERY", scheduler.LONGEST_DELAY),
                 (scheduler.orphans, "search_in_background", lambda *_: None),

@@ -66,6 +66,22 @@ def test_output_is_streamed(server: Server, host: SshHost) -> None:
     assert host.run("echo next").output == b"next\n"
 
 
+def test_a_listener_that_is_slow_stops_the_script(server: Server, host: SshHost) -> None:
+    sizes: list[int] = []
+
+    def receive(chunk: bytes) -> None:
+        if not sizes:
+            ends = time.monotonic() + 3.0  # in which the script could write all
+            while time.monotonic() < ends and not (server.home / "written").exists():
+                time.sleep(0.05)
+            assert not (server.home / "written").exists()
+        sizes.append(len(chunk))
+
+    assert host.follow("cat; head -c 100000000 /dev/zero; touch written", receive, stdin=b"x" * 9) == 0
+    assert sum(sizes) == 100_000_009
+    assert max(sizes) < 10_000_000
+
+
 def test_a_stream_runs_beside_what_else_the_connection_does(server: Server, host: SshHost) -> None:
     stream = host.stream("echo first; until [ -e heard ]; do sleep 0.05; done; printf '\\000second'; rm heard")
     received = b""

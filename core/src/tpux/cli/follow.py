@@ -41,6 +41,7 @@ def follow(
     after: float | None = None,
     modules: bool = False,
     shown: Shown | None = None,
+    first: int | None = None,
 ) -> int:
     """Print a job's phases and output until it has ended.
 
@@ -54,6 +55,7 @@ def follow(
         after: only the output so far that was written after this time, in seconds since the epoch.
         modules: print also the logs of the modules while the workers are set up.
         shown: which lines of output are printed, and how.
+        first: the attempt from which on output is printed; None for the current one.
 
     Returns:
         The exit code for the job's end; 1 after Ctrl-C, which leaves the job running.
@@ -61,7 +63,8 @@ def follow(
     job = short_id(record.id)
     try:
         set_up = SetUpLogs(record, workers, tail, after) if modules else None
-        return _follow(store, record, workers, since, partial(Tail, lines=tail, after=after), set_up, shown or Shown())
+        first_tail = partial(Tail, lines=tail, after=after)
+        return _follow(store, record, workers, since, first_tail, set_up, shown or Shown(), first)
     except KeyboardInterrupt:
         end_interrupted_line()
         say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
@@ -81,9 +84,11 @@ def _follow(
     first_tail: Callable[[Path, int, bool], Tail],
     set_up: SetUpLogs | None,
     shown: Shown,
+    first: int | None,
 ) -> int:
     tails: dict[tuple[int, int], Tail] = {}
-    first = record.refresh().attempt
+    current = record.refresh().attempt
+    first = current if first is None else first
     status = StatusLine(store, record, since)
     redraws = has_live_line() and sys.stdout.isatty()
     for state in watch(store, record, warn=say):

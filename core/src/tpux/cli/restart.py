@@ -49,6 +49,9 @@ def restart(
         bool, typer.Option("--setup", help="Set the workers up again, as a resume does; also without a program.")
     ] = False,
     sync: Sync = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Show the new output of the job until it has ended.")
+    ] = False,
     yes: Yes = False,
     state: OfState = None,
     name: OfName = None,
@@ -65,10 +68,13 @@ def restart(
 
     `tpux reboot` is `tpux restart --setup`.
     """
+    from tpux.cli.follow import follow as follow_job
     from tpux.store import Store
 
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name, tags=tag)
+    if follow and len(records) > 1:
+        raise UsageError("-f follows one job", hint=f"omit -f, and follow each: tpux logs -f {short_id(records[0].id)}")
     for record in records:
         _require_restartable(record.refresh(), setup=setup)
     if dry_run and records:
@@ -84,7 +90,10 @@ def restart(
             configs = change_configs(store, records, sync=True, action="restart")
         else:
             report_changed_sources(store, records, "restart")
+        attempts = [record.state.attempt for record in records]
         _stop_and_resume(store, records, configs, skip_setup=not setup)
+        if follow:
+            raise typer.Exit(follow_job(store, records[0], since=records[0].offset, first=attempts[0] + 1))
 
 
 def _require_restartable(state: State, *, setup: bool) -> None:

@@ -37,6 +37,7 @@ from tpux.remote import process
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
 from tpux.remote.followed_script import RemoteScript
+from tpux.remote.forwarded import open_forwarded
 from tpux.store import Store
 from tpux.store.state import State
 
@@ -81,6 +82,7 @@ class JobConnection:
     Attributes:
         machines: the name of machines that no job holds; `job` then stands for them and is not in the store.
         deleted_secrets: by section, the secrets in it whose values were deleted when the job ended.
+        supervisor: the socket of the supervisor, over whose connections hosts are opened if it drives the job.
     """
 
     job: Job
@@ -89,6 +91,7 @@ class JobConnection:
     state: State
     machines: str = ""
     deleted_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    supervisor: Path | None = None
 
     @cached_property
     def _waits(self) -> _Waits:
@@ -111,6 +114,8 @@ class JobConnection:
             HostUnreachableError: the worker does not answer.
         """
         with self._waits.on(worker):
+            if self.supervisor and (host := open_forwarded(self.supervisor, self.job.id, worker)):
+                return host
             return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
 
     def current_worker(self, worker: Worker) -> Worker | None:
@@ -291,7 +296,7 @@ def connect_job(job: str | int) -> JobConnection:
         raise UsageError(f"job {shown} {_is(state)} and holds no machines", hint=hint)
     opened = open_job(store, record, plugins, "look", os.environ)
     deleted = sections_with(record, opened.deleted)
-    return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)
+    return JobConnection(opened.job, allocation, plugins, state, "", deleted, store.socket)
 
 
 def reachable_workers(plugins: Plugins, allocation: Allocation, job: Job) -> list[Peer]:

@@ -42,6 +42,7 @@ class Store:
         self.shared = self.jobs / ".tpux"
         self._locks = self.shared / "locks"
         self.supervisor = self.home / "supervisor" / self.user
+        self.socket = self.supervisor / "calls" / "socket"
         known = identity.read(self.home)
         self._id = known.id if known else ""
 

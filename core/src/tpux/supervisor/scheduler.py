@@ -21,18 +21,21 @@ from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.allocator_calls import AllocatorCall
 from tpux.lifecycle.errors import call_key
 from tpux.lifecycle.open import open_job
+from tpux.model.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.remote.calls import Call, StepInterruptedError
 from tpux.store import Store, open_jobs, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError
 from tpux.store.record import Record
+from tpux.store.state import State
 from tpux.supervisor import heartbeat, orphans, report
 from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
 from tpux.supervisor.files import Files
 from tpux.supervisor.handover import Abandoned, Handover
 from tpux.supervisor.listeners import Listeners
 from tpux.supervisor.lockfile import describe
+from tpux.supervisor.server import Server
 from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
 
 _log = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class Supervisor:
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._stop, self._wake_file = os.fspath(self._files.stop), os.fspath(self._files.wake)
         self._lock = Lock(self._files.lock)
+        self._server = Server(store.socket, self._find, clock)
         self._watchdog = heartbeat.Watchdog(self._files.heartbeat, self._check_now, self._revive)
         self._wake = threading.Event()
         self._guard = threading.Lock()
@@ -109,7 +113,9 @@ class Supervisor:
             _log.info("started, process %d", os.getpid())
             heartbeat.beat(self._files.heartbeat)
             report.write(self._files.report, self._report)
+            self._server.start()
             self._drive()
+            self._server.close("it was stopped" if self._end_requested else "its jobs have ended")
             allocator_calls.pause(self._end_requested)
             self._listeners.stop()
             if shutdown := self._end_requested:
@@ -253,7 +259,9 @@ class Supervisor:
             running = [job for job in begun if job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
                 abandoned = self._abandoned([blocked[job] for job in to_end])
+                self._server.close("it is replaced by a new one")
                 self._handover.replace_process(self._lock, [*running, *blocked], abandoned)
+                self._server.start()
             problem = self._handover.problem
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
@@ -267,6 +275,7 @@ class Supervisor:
         if now != self._report:
             self._report = now
             report.write(self._files.report, now)
+        self._server.look_after(self._controllers)
         draining = self._handover is not None and self._handover.draining
         allocator_calls.pause(draining)
         self._pool.paused = draining and not calling  # an API may take a minute to answer, and turns do not wait for it
@@ -312,6 +321,12 @@ class Supervisor:
     def _revive(self) -> str:
         """Replace this process, in the watchdog's thread. Returns why that was not possible."""
         return "it cannot be" if self._handover is None else self._handover.revive(self._lock, self._abandoned([]))
+
+    def _find(self, job: str) -> tuple[Job, Plugins, State] | None:
+        """Return a job that is driven, with its plugins and its state; in any thread."""
+        if (controller := self._controllers.get(job)) is None:
+            return None
+        return controller.open().job, controller.plugins, controller.record.state
 
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, or its store was removed."""

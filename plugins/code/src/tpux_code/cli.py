@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from pydantic import ValidationError
@@ -17,18 +17,27 @@ from tpux_code.snapshots import Snapshots
 from tpux_code.worker import LARGE, not_awaited, send
 
 if TYPE_CHECKING:
+    import click
+
     from tpux import Job
 
 app = new_app()
 
 
-@app.command(epilog="Example: tpux sync 12 && tpux restart 12 -y")
+@app.command(epilog="Example: tpux sync 12 --restart -f\n\nExample: tpux sync 12 --branch main")
 def sync(
+    context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.")],
     branch: Annotated[str | None, typer.Option(help="Take this branch of the repository.")] = None,
     tag: Annotated[str | None, typer.Option(help="Take this tag.")] = None,
     commit: Annotated[str | None, typer.Option(help="Take this commit.")] = None,
     pr: Annotated[int | None, typer.Option(help="Take this pull request on GitHub.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start the program again with it, as tpux restart does.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="With --restart: show the new output until the job has ended.")
+    ] = False,
 ) -> None:
     """Take a new snapshot of a job's code, and send it to its workers.
 
@@ -36,6 +45,8 @@ def sync(
     """
     from tpux_code.source import describe, lfs_findings, take_snapshot
 
+    if follow and not restart:
+        raise UsageError("-f shows the output after a restart", hint=f"tpux sync {job} --restart -f")
     opened = api.open_job(job, reads=["code"])
     given = {"branch": branch, "tag": tag, "commit": commit, "pr": pr}
     section, inside = _section(opened, {name: value for name, value in given.items() if value is not None})
@@ -49,7 +60,12 @@ def sync(
         say(f"job {shown}: code: {describe(answer)}")
     for finding in lfs_findings(answer):
         say(f"warning: {TpuxError(finding.message, where=finding.where, hint=finding.hint)}")
-    _send(opened, str(answer["snapshot"]), int(str(answer["size"])))
+    _send(opened, str(answer["snapshot"]), int(str(answer["size"])), restarts=restart)
+    if restart:
+        commands = cast("click.Group", context.find_root().command)
+        if (command := commands.get_command(context, "restart")) is not None:
+            options = ["-y", *(["-f"] if follow else [])]
+            raise typer.Exit(command.main([str(shown), *options], "tpux restart", standalone_mode=False) or 0)
 
 
 def _section(job: Job, revision: dict[str, object]) -> tuple[CodeSection, str]:
@@ -85,7 +101,7 @@ def _section(job: Job, revision: dict[str, object]) -> tuple[CodeSection, str]:
         raise UsageError(f"{options}: {messages}") from None
 
 
-def _send(job: Job, snapshot: str, size: int) -> None:
+def _send(job: Job, snapshot: str, size: int, *, restarts: bool) -> None:
     """Send a snapshot of that many bytes to the job's workers, if it holds any: the next start need not wait for it."""
     if machines.allocation_of(job) is None:
         say("the job holds no machines now: the code is sent when it has some")
@@ -112,6 +128,9 @@ def _send(job: Job, snapshot: str, size: int) -> None:
     shown = int(job.id)
     if failed and len(failed) == len(answers):
         say(f"sent to no worker: the set-up sends it when the job has workers that answer; see: tpux show {shown}")
+        return
+    if restarts:
+        say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers")
         return
     state = api.job(job.id).state
     starting = "" if state in {"running", "stopped", "failed", "succeeded"} else "once the job runs, "

@@ -38,6 +38,7 @@ class LocalHost:
         self.worker = worker
         self._resolved = {name: value for name, value in resolved.items() if isinstance(value, str)}
         self.home = self.local_home = Path(worker.details["home"])
+        self._followed: set[subprocess.Popen[bytes]] = set()
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run `sh -c script` in the home directory and wait until it ends."""
@@ -61,6 +62,8 @@ class LocalHost:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._missing() from error
         with process:
+            if listen:
+                self._followed.add(process)
             try:
                 output = (
                     _communicate_streaming(process, stdin, timeout, listen)
@@ -68,11 +71,12 @@ class LocalHost:
                     else process.communicate(stdin, timeout)[0]
                 )
             except BaseException as error:
-                with suppress(ProcessLookupError):  # `communicate` has waited for its end before it raised
-                    os.killpg(process.pid, signal.SIGKILL)
+                _kill(process)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 raise self._unreachable(f"no response within {timeout:.0f} s") from error
+            finally:
+                self._followed.discard(process)
         # Shells report a process ended by signal N as exit code 128 + N.
         return Result(process.returncode if process.returncode >= 0 else 128 - process.returncode, output)
 
@@ -104,7 +108,9 @@ class LocalHost:
             os.close(home)
 
     def close(self) -> None:
-        """Do nothing: no connection is open."""
+        """End a script that another thread follows: it is of no use to anybody."""
+        for process in [*self._followed]:
+            _kill(process)
 
     def _path(self, remote: str) -> Path:
         return self.home / remote.removeprefix("~/")
@@ -131,6 +137,12 @@ class LocalHost:
 
     def _unreachable(self, message: str) -> HostUnreachableError:
         return HostUnreachableError(message, where=f"worker {self.worker.index}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:  # else its id may be another one's
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _write(original: IO[bytes], target: Path, mode: int) -> None:

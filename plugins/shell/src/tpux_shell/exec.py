@@ -77,7 +77,7 @@ def exec(  # noqa: A001
     beside = not host and not connection.machines
     script = command[0] if len(command) == 1 else shlex.join(command)
     running = RemoteCommand(connection, select_workers(connection, worker), script, timeout, beside=beside)
-    outcomes = running.run(lambda _, __: None) if json else running.run(_print)
+    outcomes = running.run(None if json else _print)
     for index, outcome in outcomes.items():
         if outcome.problem:
             api.say(f"worker {index}: {outcome.problem}")

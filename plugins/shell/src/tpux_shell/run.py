@@ -23,7 +23,7 @@ class Outcome:
     Attributes:
         code: its exit code; 124 if it timed out, 255 if the worker is unreachable.
         problem: why the command has no exit code.
-        output: its output.
+        output: its output, unless that was passed on.
     """
 
     code: int = UNREACHABLE
@@ -57,11 +57,12 @@ class RemoteCommand:
         self._listener_failed = False
         self._ended: SimpleQueue[Future[Outcome]] = SimpleQueue()
 
-    def run(self, listen: Listener) -> dict[int, Outcome]:
+    def run(self, listen: Listener | None = None) -> dict[int, Outcome]:
         """Run the script on all workers in parallel.
 
         Args:
-            listen: receives each worker's complete lines as they come; calls do not overlap.
+            listen: receives each worker's complete lines as they come; calls do not overlap. Without it, the output is
+                kept.
 
         Returns:
             The outcome on each worker.
@@ -84,12 +85,13 @@ class RemoteCommand:
                 self._connection.each(self._workers, self._script.terminate)
                 raise
 
-    def _run_on(self, worker: Worker, listen: Listener) -> Outcome:
+    def _run_on(self, worker: Worker, listen: Listener | None) -> Outcome:
         outcome, lines = Outcome(), _Lines()
 
         def receive(chunk: bytes, *, last: bool = False) -> None:
-            outcome.output += chunk
-            if whole := lines.complete(chunk, last=last):
+            if listen is None:
+                outcome.output += chunk
+            elif whole := lines.complete(chunk, last=last):
                 self._pass_on(listen, worker.index, whole)
 
         try:

@@ -22,6 +22,9 @@ CONNECTION_ERRORS = (EOFError, SSHException, OSError, socket.timeout)
 """Exceptions that a lost connection raises. An unresponsive one raises TimeoutError."""
 
 _WINDOW_SIZE = 2**31 - 1  # never full, so the worker can reply while it is still receiving input
+_FOLLOW_WINDOW = 2**22
+"""Bytes that a script is ahead of who follows it: memory here. Only of one whose input the server takes at once."""
+_SHORT_INPUT = 2**17
 _RECV_SIZE = 2**24
 _PACKET_SIZE = 2**15
 _SEND_TIMEOUT = 60.0
@@ -160,7 +163,8 @@ def run_streaming(
         SSHException, OSError: the connection was lost.
     """
     deadline = time.monotonic() + timeout
-    channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=opening)
+    window = _FOLLOW_WINDOW if len(stdin) <= _SHORT_INPUT else _WINDOW_SIZE
+    channel = transport.open_session(window_size=window, timeout=opening)
     try:
         channel.settimeout(opening)
         output = _Output(channel)

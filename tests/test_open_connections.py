@@ -1,0 +1,190 @@
+"""Commands use the connections that the supervisor of a live job holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tpux import framing
+from tpux.remote import forwarded
+
+CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
+UNKNOWN = "whether it ran to its end is unknown"
+
+
+@pytest.fixture
+def job(tpux):
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
+    job = tpux.create(CONFIG)
+    tpux.until(lambda: all(tpux.output_so_far(job, worker) == b"ready\n" for worker in (0, 1)))
+    return job
+
+
+def address(tpux) -> Path:
+    return next(tpux.home.glob("supervisor/*")) / "calls/socket"
+
+
+def parent(tpux, job: str) -> int:
+    """Return the process that runs a command on worker 0, which is on this machine."""
+    return int(tpux("exec", job, "--host", "--worker", "0", "echo $PPID").stdout.split()[1])
+
+
+def home_of(tpux, job: str, worker: int = 0) -> Path:
+    return tpux.machines(job) / f"worker-{worker}"
+
+
+def memory(pid: int, key: str = "VmHWM") -> int:
+    """Return the most memory that a process had, in MB."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) // 1024
+
+
+def begin(tpux, job: str, script: str) -> subprocess.Popen[bytes]:
+    """Begin a command on worker 0 that says in the file `runs` that it has begun."""
+    running = tpux.popen("exec", job, "--host", "--worker", "0", f"echo began >>runs; {script}")
+    tpux.until((home_of(tpux, job) / "runs").exists)
+    return running
+
+
+def test_commands_run_over_the_connections_of_the_supervisor(tpux, job):
+    assert parent(tpux, job) == tpux.supervisor()
+    data = bytes(range(256)) * 40_000
+    (tpux.work / "data").write_bytes(data)
+    (tpux.work / "data").chmod(0o640)
+    tpux("cp", "data", f"{job}:there/data")
+    tpux("cp", f"{job}:there/data", "back", "--worker", "all")
+    for worker in (0, 1):
+        assert (home_of(tpux, job, worker) / "there/data").stat().st_mode & 0o777 == 0o640
+        assert (tpux.work / f"back/worker-{worker}/data").read_bytes() == data
+    assert "missing does not exist" in tpux("cp", f"{job}:missing", "x", code=1).stderr
+    done = tpux("exec", job, "--json", "--worker", "0", "echo out; echo err >&2; exit 3", code=3)
+    assert json.loads(done.stdout) == [{"worker": 0, "code": 3, "problem": "", "output": "out\nerr\n"}]
+    done = tpux("exec", job, "--host", "--worker", "0", "--timeout", "0.5s", "exec sleep 1000", code=124)
+    assert "was ended" in done.stderr
+
+
+def test_only_this_user_can_use_the_socket(tpux, job, monkeypatch):
+    path = address(tpux)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.fspath(path))
+        forwarded.require_same_user(connection)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(PermissionError):
+            forwarded.require_same_user(connection)
+
+
+def test_without_a_supervisor_a_command_connects_by_itself(tpux, job):
+    tpux("supervisor", "stop")
+    assert not address(tpux).exists()
+    assert parent(tpux, job) > 0
+    tpux("supervisor", "start")
+    tpux.until(lambda: parent(tpux, job) == tpux.supervisor())
+
+
+@contextmanager
+def other_supervisor(path: Path, answer: bytes | None) -> Iterator[list[bytes]]:
+    """Listen where a supervisor does, as one that says this, or nothing; collect what it is sent."""
+    received: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.fspath(path))
+        listening.listen()
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                if answer is not None:
+                    connection.sendall(answer)
+                while piece := connection.recv(4096):
+                    received.append(piece)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield received
+        thread.join(60)
+        path.unlink()
+
+
+@pytest.mark.parametrize("answer", [b"tpux-frames 0\n", b"tpux-frames 2\n", b"HTTP/1.1 400 Bad Request\r\n", None])
+def test_one_that_is_older_or_newer_or_does_not_answer_is_not_used(tpux, job, answer):
+    tpux("supervisor", "stop")
+    with other_supervisor(address(tpux), answer) as received:
+        assert tpux("exec", job, "--host", "--worker", "0", "echo ran >>runs; cat runs").stdout == "[0] ran\n"
+    assert b"".join(received) == framing.HELLO % framing.VERSION
+
+
+def test_a_supervisor_that_is_killed_leaves_the_outcome_unknown_and_nothing_runs_twice(tpux, job):
+    running = begin(tpux, job, "sleep 1; echo ended; exec sleep 1000")
+    os.kill(tpux.supervisor(), signal.SIGKILL)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 255
+    assert UNKNOWN in err.decode()
+    assert "the supervisor has ended" in err.decode()
+    assert (home_of(tpux, job) / "runs").read_text() == "began\n"
+    assert tpux("exec", job, "--host", "--worker", "0", "echo again").stdout == "[0] again\n"
+
+
+def test_a_supervisor_that_is_stopped_ends_calls_and_says_so(tpux, job):
+    running = begin(tpux, job, "exec sleep 1000")
+    tpux("supervisor", "stop")
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 255
+    assert "the supervisor has ended (it was stopped)" in err.decode()
+    assert UNKNOWN in err.decode()
+
+
+def test_a_supervisor_that_replaces_itself_ends_calls_and_says_so(tpux):
+    module = tpux.plugin("tpux-note", "def find_orphans(): pass\n", entries="note = tpux_note")
+    tpux.env |= {"TPUX_TEST_OWN_PROCESS": "1", "TPUX_CLOCK_RATE": "20"}
+    job = tpux.create(CONFIG)
+    tpux.until(lambda: tpux.output_so_far(job) == b"ready\n")
+    running = begin(tpux, job, "exec sleep 1000")
+    module.write_text("# edited\n")
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 255
+    assert "the supervisor has ended (it is replaced by a new one)" in err.decode()
+    assert (home_of(tpux, job) / "runs").read_text() == "began\n"
+    tpux.until(lambda: parent(tpux, job) == tpux.supervisor())
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+def test_a_caller_that_dies_cancels_its_call(tpux, job, kind):
+    running = begin(tpux, job, "echo $$ >pid; exec sleep 1000")
+    tpux.until((home_of(tpux, job) / "pid").exists)
+    pid = int((home_of(tpux, job) / "pid").read_text())
+    assert tpux.alive(pid)
+    running.send_signal(kind)
+    running.wait(60)
+    tpux.until(lambda: not tpux.alive(pid))
+    assert parent(tpux, job) == tpux.supervisor()
+
+
+def test_a_slow_reader_stops_its_own_command_only_and_takes_no_memory(tpux, job):
+    before = memory(tpux.supervisor())
+    script = "i=0; while [ $i -lt 200 ]; do head -c 1048575 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; echo >all"
+    running = begin(tpux, job, script)
+    assert running.stdout is not None
+    read = len(os.read(running.stdout.fileno(), 1000))
+    for _ in range(5):
+        assert parent(tpux, job) == tpux.supervisor()
+    assert not (home_of(tpux, job) / "all").exists()
+    idle = memory(running.pid)
+    while piece := os.read(running.stdout.fileno(), 1 << 20):
+        read += len(piece)
+        if read < 190 << 20:
+            most = memory(running.pid)
+    assert running.wait(60) == 0
+    assert read == 200 * (1048576 + len("[0] "))
+    assert memory(tpux.supervisor()) - before < 50
+    assert most - idle < 50
