@@ -45,7 +45,7 @@ FAKES = """
         ),
         pytest.param(
             b"command: {cmd: a}\nsetup: {modules: [brevo_email]}\n",
-            ["bad.yaml:2:19", "tpux-plugin-brevo"],
+            ["bad.yaml:2:19", "tpux-plugin-notify"],
             id="a module that is not installed",
         ),
         pytest.param(
