@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ class HttpServer:
                     self.end_headers()
                     self.wfile.write(b"{}" if code < 300 else b'{"message": "no"}')
 
-            do_GET = do_POST
+            do_GET = do_POST  # noqa: N815
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -82,7 +83,10 @@ class Mailbox:
 @pytest.fixture
 def smtp() -> Iterator[tuple[Mailbox, int]]:
     box = Mailbox()
-    controller = Controller(box, hostname="127.0.0.1", port=0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    controller = Controller(box, hostname="127.0.0.1", port=port)
     controller.start()
-    yield box, controller.server.sockets[0].getsockname()[1]
+    yield box, port
     controller.stop()

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, events
+from tpux import events
 from tpux_notify import children
 from tpux_notify.messages import message_of
 from tpux_notify.outbox import Outbox
 from tpux_notify.section import NotifySection
+from tpux_testing import job as build_job
 from tpux_testing import listener_contract
 
 SECRET = "hunter-secret-22"
@@ -125,7 +126,7 @@ def test_a_preemption_and_the_recovery_are_reported(tpux, http):
     for part in ("has started", "has failed (program), and is started again", "runs again (attempt 2)"):
         assert part in said
     preempted = events.StateChanged(to="recovering", kind="preempted", restart="resume", until=1.0, why="n1 is gone")
-    [message] = message_of(Job(id="000007"), preempted, NotifySection())
+    [message] = message_of(build_job(), preempted, NotifySection())
     assert "has lost its machines (preempted)" in message.title
     assert "cause: n1 is gone" in message.text
 
@@ -133,7 +134,7 @@ def test_a_preemption_and_the_recovery_are_reported(tpux, http):
 def test_a_job_that_waits_and_machines_about_to_be_released_are_reported_once(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "60"
     sections = webhook(http, "  events: [release]\n  release_notice: 30m\n")
-    job = tpux.create(config("exit 1", f"{sections}tpu: {{keep_failed: 20m}}\n"))
+    job = tpux.create(config("exit 1", f"{sections}tpu: {{keep_on_failure: 20m}}\n"))
     tpux("wait", job, code=100)
     tpux.until(lambda: http.bodies, "for the message")
     tpux.until_done()
@@ -145,8 +146,8 @@ def test_a_job_that_waits_and_machines_about_to_be_released_are_reported_once(tp
 def test_a_message_is_sent_again_if_its_sender_died_and_once_otherwise(http, tmp_path, monkeypatch):
     monkeypatch.setenv("TPUX_HOME", str(tmp_path))
     outbox = Outbox({"url": f"json://127.0.0.1:{http.port}"}, 0.0)
-    [message] = message_of(Job(id="000007", name="n"), events.StateChanged(to="succeeded", at=5.0), NotifySection())
-    assert message.number == "000007-5000-finished"
+    [message] = message_of(build_job(), events.StateChanged(to="succeeded", at=5.0), NotifySection())
+    assert message.number.endswith("-5000-finished")
     outbox.put(message)
     outbox.put(message)
     assert [path.stat().st_mode & 0o777 for path in (outbox.directory / "pending").iterdir()] == [0o600]
@@ -166,8 +167,7 @@ def test_a_slow_recipient_does_not_delay_the_job(tpux, http):
     job = tpux.create(config("true", webhook(http)))
     tpux("wait", job)
     tpux.until_done()
-    assert not (tpux.home / "notify").joinpath("x").exists()
-    assert len(http.bodies) <= 1
+    assert len(http.bodies) <= 1, "it has ended before the answer"
 
 
 def test_a_sender_that_hangs_is_killed_and_the_error_says_so(http, tmp_path):
@@ -193,7 +193,7 @@ def test_brevo_gets_the_mail_by_its_api_and_the_key_is_nowhere_else(tpux, http):
     assert body["to"] == [{"email": "b@example.com"}]
     assert body["subject"] == f"tpux: job {int(job)} train has failed"
     found = [path for path in tpux.home.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert [path.name for path in found if path.name != "secrets.json"] == []
+    assert {path.name for path in found} <= {"secrets.json"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in found)
 
 

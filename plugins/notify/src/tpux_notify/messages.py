@@ -88,9 +88,8 @@ def _at_tick(job: Job, event: events.Event, section: MessageSection) -> list[tup
         at = info.release_at
         if info.ended and info.machines and at is not None and at - event.at <= section.release_notice:
             what = f"releases its machines in {format_duration(max(0.0, at - event.at))}"
-            return [
-                ("release", at, what, "", f"tpux stop {number} --keep to keep them, tpux resume {number} to use them")
-            ]
+            command = f"tpux stop {number} --keep to keep them, tpux resume {number} to use them"
+            return [("release", at, what, "", command)]
     return []
 
 
