@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.test_info import PAID
 
 from tpux import events
 from tpux_notify import children
@@ -133,14 +134,21 @@ def test_a_preemption_and_the_recovery_are_reported(tpux, http):
 
 def test_a_job_that_waits_and_machines_about_to_be_released_are_reported_once(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "60"
-    sections = webhook(http, "  events: [release]\n  release_notice: 30m\n")
-    job = tpux.create(config("exit 1", f"{sections}tpu: {{keep_on_failure: 20m}}\n"))
+    tpux.plugin("tpux-paid", PAID, entries="paid = tpux_paid")
+    sections = webhook(http, "  events: [release, queued]\n  release_notice: 30m\n  queued_after: 3m\n")
+    tpu = f"{sections}tpu: {{allocation_mode: paid, accelerator: v4-8, keep_on_failure: 20m}}\n"
+    job = tpux.create(config("exit 1", tpu))
+    waiting = tpux.create(config("exit 1", tpu), "tpu.accelerator=v6e-8")
     tpux("wait", job, code=100)
-    tpux.until(lambda: http.bodies, "for the message")
+    tpux.until(lambda: len(http.bodies) >= 2, "for the messages")
+    tpux.until(lambda: not tpux.show(job)["release_at"], "for the release")
+    tpux("stop", waiting)
     tpux.until_done()
-    [body] = http.bodies
-    assert re.match(rf"tpux: job {int(job)} train releases its machines in 1\dm", body["title"])
-    assert f"tpux stop {int(job)} --keep" in body["message"]
+    queued, release = sorted(http.bodies, key=lambda body: "releases" in body["title"])
+    assert re.match(rf"tpux: job {int(job)} train releases its machines in (20|1\d) min", release["title"])
+    assert f"tpux stop {int(job)} --keep" in release["message"]
+    assert re.match(rf"tpux: job {int(waiting)} train has waited for machines for [3-9] min", queued["title"])
+    assert "cause: no capacity" in queued["message"]
 
 
 def test_a_message_is_sent_again_if_its_sender_died_and_once_otherwise(http, tmp_path, monkeypatch):
