@@ -153,7 +153,7 @@ def test_a_job_that_waits_and_machines_about_to_be_released_are_reported_once(tp
 
 def test_a_message_is_sent_again_if_its_sender_died_and_once_otherwise(http, tmp_path, monkeypatch):
     monkeypatch.setenv("TPUX_HOME", str(tmp_path))
-    outbox = Outbox({"url": f"json://127.0.0.1:{http.port}"}, 0.0)
+    outbox = Outbox({"url": f"json://127.0.0.1:{http.port}"}, 0.0, "ann")
     [message] = message_of(build_job(), events.StateChanged(to="succeeded", at=5.0), NotifySection())
     assert message.number.endswith("-5000-finished")
     outbox.put(message)

@@ -90,21 +90,24 @@ class SheetsApi:
             return 200, {"spreadsheetId": ID, "properties": {"title": "TPUs"}, "sheets": [{"properties": sheet}]}
         if not path.startswith(f"{prefix}/values"):
             return 404, _error(404, "Requested entity was not found.")
-        if path.endswith("/values:batchUpdate"):
+        return 200, self.handle_values(method, path.removeprefix(f"{prefix}/values"), body)
+
+    def handle_values(self, method: str, place: str, body: bytes) -> object:
+        if place == ":batchUpdate":
             request = json.loads(body)
             assert request["valueInputOption"] == "RAW"
             for one in request["data"]:
                 self.write(one["range"], one["values"])
-            return 200, {"spreadsheetId": ID, "replies": []}
-        place = path.removeprefix(f"{prefix}/values/")
+            return {"spreadsheetId": ID, "replies": []}
+        place = place.removeprefix("/")
         if method == "GET":
             last = max((i for i, line in enumerate(self.cells) if any(line)), default=-1)
-            return 200, {"range": place, "majorDimension": "ROWS", "values": [_trim(x) for x in self.cells[: last + 1]]}
+            return {"range": place, "majorDimension": "ROWS", "values": [_trim(x) for x in self.cells[: last + 1]]}
         if place.endswith(":append"):
             self.cells += [[*line] for line in json.loads(body)["values"]]
-            return 200, {"updates": {"updatedRange": f"Sheet1!A{len(self.cells)}"}}
+            return {"updates": {"updatedRange": f"Sheet1!A{len(self.cells)}"}}
         self.write(place, json.loads(body)["values"])
-        return 200, {"updatedRange": place}
+        return {"updatedRange": place}
 
     def write(self, place: str, values: list[list[str]]) -> None:
         first = re.sub(r"^.*!", "", place).partition(":")[0]

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tpux import api
 from tpux_testing import listener_contract
 
 ID = "1abcDEF_-x"
@@ -57,13 +58,14 @@ def test_the_contract_of_a_listener(sheet, monkeypatch, tmp_path):
     listener_contract("sheets", {"sheets": own})
 
 
-def test_an_empty_sheet_gets_a_head_and_a_row_for_each_machine_in_use(tpux, sheet):
+def test_an_empty_sheet_gets_a_head_and_a_row_for_each_machine_in_use(tpux, sheet, monkeypatch):
+    monkeypatch.setenv("TPUX_HOME", str(tpux.home))
     job = create(tpux, sheet, waits(tpux), name="=1+1")
     tpux.until(shown(sheet, Status="running", User=USER, State="running"), "for the row")
     assert sheet.cells[0] == ["TPU", "Type", "Zone", "Status", "User", "Job", "State", "Updated"]
     [row] = sheet.rows()
     assert row["Job"] == f"{int(job)} =1+1", "as text, no formula"
-    assert row["TPU"] == tpux.show(job)["machines"]["name"]
+    assert row["TPU"] == api.job(job).machines
     go(tpux, job)
     tpux("delete", job, "--yes")
     tpux.until(shown(sheet, Status="free", User="", Job="", TPU=row["TPU"]), "for the release")
@@ -100,7 +102,7 @@ def test_a_row_that_another_user_has_taken_by_then_is_not_freed(tpux, sheet):
     tpux("delete", job, "--yes")
     seen = len(sheet.requests)
     tpux.until_done()
-    tpux.until(lambda: len(sheet.requests) > seen or not any(tpux.home.glob("sheets/*/pending/*")))
+    tpux.until(lambda: len(sheet.requests) > seen or not any(tpux.home.glob("sheets/*/*/pending/*")))
     time.sleep(1)
     assert sheet.cells[1][3:6] == ["running", "someone", "7 theirs"]
 

@@ -40,7 +40,10 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
-    **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep")},
+    **{
+        name: f"tpux-plugin-{name}"
+        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep")
+    },
     "sync": "tpux-plugin-code",
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),

@@ -21,6 +21,7 @@ from tpux import threads
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.model.events import Event, Tick
+from tpux.model.job import Job
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.manager import Plugins
@@ -212,19 +213,15 @@ class Delivery:
             if self._thread is not thread or self._stopping:
                 return False
             self._call, self._since = call, self._clock.monotonic()
-        problem, wanted = "", True
+        problem = ""
         try:
-            job = call.progress.open_job()
-            if call.ticks:
-                wanted = (section := job.sections.get(self.name)) is not None and section.ticks()
-            else:
-                job = replace(job, attempt=call.event.attempt, stage=call.event.stage)
+            job = self._open_job(call)
         except BaseException as error:  # noqa: BLE001  (it may raise whatever the job's plugins do)
             self._cannot_open(call, error, thread)
             return False
         call.progress.open_problem = ""
         try:
-            if wanted:
+            if job is not None:
                 self._plugins.observed(self._observer(job.directory)).notify(self.name, job, call.event)
         except TpuxError as error:
             problem = error.message
@@ -237,12 +234,18 @@ class Delivery:
             proceed = not problem or self._count_failure(call)
             if not problem and not call.ticks:
                 self.backlog.advance(call.progress, call.after)
-        if call.ticks and not problem:
-            return proceed
-        self.backlog.save_soon(call.progress, now=bool(problem))
+        if not call.ticks:
+            self.backlog.save_soon(call.progress, now=bool(problem))
         if problem:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
+
+    def _open_job(self, call: Call) -> Job | None:
+        """Return the job as of an event; at a tick as it is, None if its section asks for no ticks."""
+        job = call.progress.open_job()
+        if not call.ticks:
+            return replace(job, attempt=call.event.attempt, stage=call.event.stage)
+        return job if (section := job.sections.get(self.name)) is not None and section.ticks() else None
 
     def _cannot_open(self, call: Call, error: BaseException, thread: object) -> None:
         """Wait before a job is opened again. This is no failure of the listener: it has not been called."""

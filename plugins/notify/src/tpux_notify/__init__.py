@@ -21,9 +21,9 @@ def on_event(job: Job, event: events.Event) -> None:
         return
     if section.heartbeat_url and isinstance(event, events.Tick):
         beat(section.heartbeat_url)
-    deliver(job, event, section, outboxes(section))
+    deliver(job, event, section, outboxes(section, job.user))
 
 
-def outboxes(section: NotifySection) -> list[Outbox]:
+def outboxes(section: NotifySection, user: str) -> list[Outbox]:
     """Return an outbox for each URL, so that one that does not answer delays no other."""
-    return [Outbox({"url": url}, section.digest) for url in section.urls]
+    return [Outbox({"url": url}, section.digest, user) for url in section.urls]

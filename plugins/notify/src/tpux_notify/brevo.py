@@ -17,11 +17,11 @@ def config_section() -> type[Section]:
 def on_event(job: Job, event: events.Event) -> None:
     """Put a message about the event into the outbox."""
     if (section := job.section("brevo_email", BrevoSection)) is not None:
-        deliver(job, event, section, outboxes(section))
+        deliver(job, event, section, outboxes(section, job.user))
 
 
-def outboxes(section: BrevoSection) -> list[Outbox]:
+def outboxes(section: BrevoSection, user: str) -> list[Outbox]:
     """Return the one outbox."""
     receivers = [section.receiver] if isinstance(section.receiver, str) else section.receiver
     to = {"url": section.api_url, "api_key": section.api_key, "sender": section.sender}
-    return [Outbox({**to, "receivers": "\n".join(receivers)}, section.digest)]
+    return [Outbox({**to, "receivers": "\n".join(receivers)}, section.digest, user)]

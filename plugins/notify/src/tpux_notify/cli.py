@@ -31,9 +31,9 @@ def test(job: JobArg) -> None:
     opened = api.open_job(job, reads=["notify", "brevo_email"])
     found = []
     if (section := opened.section("notify", NotifySection)) is not None:
-        found += outboxes(section)
+        found += outboxes(section, opened.user)
     if (mail := opened.section("brevo_email", BrevoSection)) is not None:
-        found += brevo.outboxes(mail)
+        found += brevo.outboxes(mail, opened.user)
     if not found:
         raise UsageError(f"job {int(opened.id or 0)} has no recipients", hint="name them in notify.urls of its config")
     number, failed = int(opened.id or 0), 0

@@ -1,4 +1,4 @@
-"""Messages that wait to be sent: a file each, below `notify/` in the directory of the store.
+"""Messages that wait to be sent: a file each, below `notify/USER/` in the directory of the store.
 
 A message's number is made of the event, so an event that is delivered twice gives the same number, and so does a
 message that is sent again because its sender died before it had noted that.
@@ -31,16 +31,18 @@ class Outbox:
     Attributes:
         recipient: what the sender needs; it has secrets.
         digest: seconds that are one message.
+        user: whose jobs they are about; others may share the store.
     """
 
     recipient: Mapping[str, str]
     digest: float
+    user: str
 
     @property
     def directory(self) -> Path:
         """Where its messages are; the name tells nothing about the recipient."""
         name = hashlib.sha256(json.dumps(self.recipient, sort_keys=True).encode()).hexdigest()[:16]
-        return api.home() / "notify" / name
+        return api.home() / "notify" / self.user / name
 
     @property
     def label(self) -> str:
@@ -56,6 +58,7 @@ class Outbox:
         waiting, sent = self.directory / "pending", self.directory / "sent"
         if (sent / message.number).exists() or (waiting / message.number).exists():
             return
+        (api.home() / "notify").mkdir(parents=True, exist_ok=True)
         for directory in (waiting, sent):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self.directory / f".{message.number}"

@@ -30,7 +30,7 @@ def on_event(job: Job, event: events.Event) -> None:
     """
     if (section := job.section("sheets", SheetsSection)) is None:
         return
-    mirror = Mirror(section)
+    mirror = Mirror(section, job.user)
     if isinstance(event, events.Tick):
         if mirror.waits():
             mirror.write()

@@ -1,4 +1,4 @@
-"""The rows that are to be written to a spreadsheet: a file each, below `sheets/` in the directory of the store."""
+"""The rows that are to be written to a spreadsheet: a file each, below `sheets/USER/` in the directory of the store."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ class Mirror:
 
     Args:
         section: names the sheet.
+        user: whose jobs they are; others may share the store.
     """
 
-    def __init__(self, section: SheetsSection) -> None:
+    def __init__(self, section: SheetsSection, user: str) -> None:
         self._section = section
         match = re.search(r"/d/([\w-]+)", section.spreadsheet)
         self._id = match[1] if match else section.spreadsheet
         name = json.dumps([section.api_url, self._id, section.worksheet])
-        self._directory = api.home() / "sheets" / hashlib.sha256(name.encode()).hexdigest()[:16]
+        self._directory = api.home() / "sheets" / user / hashlib.sha256(name.encode()).hexdigest()[:16]
 
     def put(self, tpu: str, cells: Mapping[str, str], *, released: bool) -> None:
         """Store durably what the row of a TPU is to be; it replaces what has not been written yet.
@@ -106,6 +107,7 @@ class Mirror:
         return problem if problem != known else ""
 
     def _store(self, directory: str, name: str, text: str) -> None:
+        (api.home() / "sheets").mkdir(parents=True, exist_ok=True)
         for needed in (directory, "pending", "sending"):
             (self._directory / needed).mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self._directory / f".{directory}-{name}"

@@ -152,8 +152,8 @@ def update(sheet: Worksheet, columns: Mapping[str, str], rows: Sequence[Mapping[
         values = [[*columns.values()]]
     head, places = find_head(values, columns)
     known = dict[str, int]()
-    for number, line in enumerate(values[head + 1 :], head + 1):
-        known.setdefault(cell_of(line, places["tpu"]), number)
+    for below, line in enumerate(values[head + 1 :], head + 1):
+        known.setdefault(cell_of(line, places["tpu"]), below)
     cells: list[dict[str, object]] = []
     new: list[list[str]] = []
     for row in rows:
