@@ -20,9 +20,9 @@ def notify() -> None:
 
 @app.command(epilog="Example: tpux notify test 12")
 def test(job: JobArg) -> None:
-    """Send a test message to each recipient of a job, and say which received it.
+    """Send a test message to each recipient of a job.
 
-    The recipients are those of the sections `notify` and `brevo_email` of the job's config. A secret that was deleted
+    They are those of the sections `notify` and `brevo_email` of its config; each is said to have received it or not. A secret that was deleted
     when the job ended must be in the environment again.
     """
     from tpux_notify import brevo, children, outboxes
