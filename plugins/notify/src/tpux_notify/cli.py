@@ -22,8 +22,8 @@ def notify() -> None:
 def test(job: JobArg) -> None:
     """Send a test message to each recipient of a job.
 
-    They are those of the sections `notify` and `brevo_email` of its config; each is said to have received it or not. A secret that was deleted
-    when the job ended must be in the environment again.
+    They are those of the sections `notify` and `brevo_email` of its config; it says which received it. A secret that
+    was deleted when the job ended must be in the environment again.
     """
     from tpux_notify import brevo, children, outboxes
     from tpux_notify.section import BrevoSection, NotifySection
