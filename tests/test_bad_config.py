@@ -45,8 +45,8 @@ FAKES = """
         ),
         pytest.param(
             b"command: {cmd: a}\nsetup: {modules: [brevo_email]}\n",
-            ["bad.yaml:2:19", "tpux-plugin-brevo"],
-            id="a module that is not installed",
+            ["bad.yaml:2:19", "'brevo_email' is not usable as module"],
+            id="a listener as a module",
         ),
         pytest.param(
             b"command: {cmd: a}\nsetup: {modules: [xyzzy]}\n", ["bad.yaml:2:19", "xyzzy"], id="unknown module"

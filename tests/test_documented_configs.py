@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 PLUGINS = Plugins()
-VARIABLES = ("TOKEN", "WANDB_API_KEY")
+VARIABLES = ("TOKEN", "WANDB_API_KEY", "MAIL_PASSWORD", "SLACK_TOKEN", "HEARTBEAT_ID", "BREVO_API_KEY")
 SECTIONS = set(section_names(PLUGINS))
 
 

@@ -39,6 +39,25 @@ GATED = "def body(job, event): wait_for('go')\n"
 BLOCKS = "def body(job, event): time.sleep(10**6)\n"
 COMMAND = "command: {cmd: 'true'}\n"
 LASTING = "command: {cmd: 'until [ -e GO ]; do sleep 0.05; done'}\n"
+TICKING = """
+from tpux import Section, events
+
+
+class NoteSection(Section):
+    def ticks(self):
+        return True
+
+
+@hookimpl
+def config_section():
+    return NoteSection
+
+
+def body(job, event):
+    if isinstance(event, events.Tick):
+        note("ticks", f"{job.id} {job.attempt}")
+        raise ValueError("no")
+"""
 FAST = "30"
 """The clock rate with which 30 s, the longest that anything waits for a listener, are one second."""
 
@@ -376,3 +395,22 @@ def test_a_blocked_import_delays_no_other_listener_for_good(tpux):
     tpux("wait", job)
     until_received(tpux, place, job)
     tpux.until(lambda: tpux.supervisor() is None)
+
+
+def test_a_listener_whose_section_asks_for_ticks_gets_them_also_while_nothing_happens(tpux):
+    """Also from a supervisor that has no event to deliver; what fails is reported, and no event is skipped for it."""
+    tpux.env["TPUX_CLOCK_RATE"] = FAST
+    place = install(tpux, TICKING)
+    waits = f"command: {{cmd: 'until [ -e {tpux.work / 'GO'} ]; do sleep 0.05; done'}}\n"
+    job, other = tpux.create(waits + "note: {}\n"), tpux.create(waits)
+    tpux.until(lambda: len(lines(place / "ticks")) > 3)
+    assert {line.split()[0] for line in lines(place / "ticks")} == {job}, f"{other} does not ask for ticks"
+    until_reported(tpux, "a tick of job", "no")
+    tpux("supervisor", "stop")
+    (place / "ticks").unlink()
+    tpux("supervisor", "start")
+    tpux.until(lambda: len(lines(place / "ticks")) > 1)
+    assert report(tpux)["skipped"] == 0
+    (tpux.work / "GO").touch()
+    tpux("wait", job)
+    tpux("wait", other)

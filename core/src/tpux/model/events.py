@@ -69,6 +69,14 @@ class UnknownEvent(Event):
         return dict(self.facts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tick(Event):
+    """A minute has passed while the supervisor drives the job; for listeners whose section's `ticks` asks for it.
+
+    It is not in `events.jsonl`, and a call that fails is not repeated. There are none while the main loop does not run.
+    """
+
+
 # --- the job ------------------------------------------------------------------------------------
 
 

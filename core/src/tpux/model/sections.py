@@ -113,6 +113,13 @@ class Section(BaseModel):
         """
         return ""
 
+    def ticks(self) -> bool:
+        """Return whether `on_event` of the listener also gets an `events.Tick` every minute, until the job is done.
+
+        Since 0.1.
+        """
+        return False
+
     def exposed_keys(self) -> dict[str, str]:
         """Return the keys whose values become arguments or scripts, which others can read on a worker.
 

@@ -31,14 +31,19 @@ DIST_OF = {
     "progress": "tpux-plugin-progress",
     "storage": "tpux-plugin-storage",
     "wandb": "tpux-plugin-wandb",
-    "brevo_email": "tpux-plugin-brevo",
+    "notify": "tpux-plugin-notify",
+    "brevo_email": "tpux-plugin-notify",
+    "sheets": "tpux-plugin-sheets",
     "emulator": "tpux-plugin-emulator",
 }
 """The name of a section, module, allocator or listener, and the dist that provides it."""
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
-    **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "rehearse", "sweep")},
+    **{
+        name: f"tpux-plugin-{name}"
+        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep")
+    },
     "sync": "tpux-plugin-code",
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
@@ -48,7 +53,7 @@ DIST_OF_COMMAND = {
 }
 """The commands that another dist adds to core or to its groups, and that dist."""
 
-LISTENERS = frozenset({"libtpu", "log", "wandb", "brevo_email"})
+LISTENERS = frozenset({"libtpu", "log", "wandb", "notify", "brevo_email", "sheets"})
 """Detectors and listeners that are active as soon as their section is present; nothing else selects them."""
 
 ALWAYS_USED = frozenset({"progress"})

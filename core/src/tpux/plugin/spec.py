@@ -231,7 +231,8 @@ def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) ->
 def on_event(job: Job, event: Event) -> None:
     """React to an event. Broadcast after the event is stored, in a thread of the listener's own; delays no job.
 
-    Each event of a job is delivered at least once and in order, beginning at the listener's installation.
+    Each event of a job is delivered at least once and in order, beginning at the listener's installation. One whose
+    section's `ticks` asks for it also gets an `events.Tick` every minute.
     Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
 
     Args:

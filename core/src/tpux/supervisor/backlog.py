@@ -24,6 +24,8 @@ MAX_FAILURES = 3
 RETRY_BACKOFF = Backoff(first=2.0, cap=60.0, factor=5.0)
 SAVE_EVERY = 0.5
 """Seconds of calls for a job after which the offset is written; it is also written when the job has no more events."""
+TICK_EVERY = 60.0
+"""Seconds between two ticks of a job that is not done."""
 READ_RETRY = 60.0
 """Seconds after which events are read again that this machine could not read, or a job is opened again."""
 
@@ -39,6 +41,7 @@ class ListenerCursor:
         offset: the end of the last event that the listener has received.
         failures: how often the call for the next event has failed.
         due: when the next event is due (monotonic).
+        tick_at: when the next tick is due (monotonic).
         done: the job is done, and is forgotten when the listener has received all of its events.
         open_problem: why the job could not be opened, as reported last; "" if it could.
         unsaved_since: when the first call returned that is not in the stored offset yet (monotonic); None if all are.
@@ -51,6 +54,7 @@ class ListenerCursor:
     offset: int
     failures: int = 0
     due: float = 0.0
+    tick_at: float = 0.0
     done: bool = False
     open_problem: str = ""
     unsaved_since: float | None = None
@@ -81,6 +85,7 @@ class Backlog:
         if (known := self._progress.get(record.id)) is None:
             place = offsets.read(record, self._listener, begin=not done)
             known = ListenerCursor(record, open_job, record.offset, place.offset, place.failures)
+            known.tick_at = self._clock.monotonic() + TICK_EVERY
         with self._guard:
             known.record, known.open_job, known.end, known.done = record, open_job, record.offset, done
             self._progress[record.id] = known
@@ -124,6 +129,12 @@ class Backlog:
             now = self._clock.monotonic()
             due = [self._progress[job] for job in self._pending if self._progress[job].due <= now]
             return min(due, key=lambda progress: progress.due, default=None)
+
+    def next_tick(self) -> ListenerCursor | None:
+        """Return the progress of a job whose tick is due, None if none is."""
+        with self._guard:
+            now = self._clock.monotonic()
+            return next((each for each in self._progress.values() if each.tick_at <= now and not each.done), None)
 
     def advance(self, progress: ListenerCursor, after: int) -> None:
         """Step over an event.

@@ -14,17 +14,19 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tpux import threads
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.model.events import Event
+from tpux.model.events import Event, Tick
+from tpux.model.job import Job
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
-from tpux.supervisor.backlog import MAX_FAILURES, Backlog, ListenerCursor
+from tpux.supervisor.backlog import MAX_FAILURES, TICK_EVERY, Backlog, ListenerCursor
 from tpux.supervisor.report import ListenerReport
 from tpux.threads import NoThreadError, Task
 
@@ -53,7 +55,12 @@ class Call:
     after: int
 
     def __str__(self) -> str:
-        return f"on_event for {self.event.type} of job {int(self.progress.record.id)}"
+        return f"on_event for {self.event.type or 'a tick'} of job {int(self.progress.record.id)}"
+
+    @property
+    def ticks(self) -> bool:
+        """True if nothing has happened but that time has passed: it is neither stored nor called again."""
+        return isinstance(self.event, Tick)
 
 
 class Delivery:
@@ -105,7 +112,7 @@ class Delivery:
         self._abandon_overdue()
         with self._guard:
             self._stopping = False
-            due = self.backlog.next_due() is not None
+            due = self.backlog.next_due() is not None or self.backlog.next_tick() is not None
             if due and self._thread is None and not self.disabled and (deliver or not self._imported):
                 self._thread = thread = object()
                 try:
@@ -130,26 +137,30 @@ class Delivery:
             if not self._imported:
                 self._import(thread)
                 return
-            while (progress := self._next(thread)) is not None:
-                self._receive(progress, thread)
+            while (work := self._next(thread)) is not None:
+                work()
         finally:
             with self._guard:
                 if self._thread is thread:  # it has failed: the next `check` starts another one
                     self._thread = self._since = self._call = None
 
-    def _next(self, thread: object) -> ListenerCursor | None:
-        """Choose the job whose next event has been due for longest.
+    def _next(self, thread: object) -> Callable[[], object] | None:
+        """Choose the job whose next event has been due for longest, or else one whose tick is due.
 
         Returns:
-            Its progress; None if the thread is to end.
+            What calls the plugin for it; None if the thread is to end.
         """
         with self._guard:
             if self._thread is not thread:
                 return None
-            progress = None if self._stopping else self.backlog.next_due()
-            if progress is None:
-                self._thread = None
-            return progress
+            if not self._stopping and (progress := self.backlog.next_due()) is not None:
+                return partial(self._receive, progress, thread)
+            if not self._stopping and (progress := self.backlog.next_tick()) is not None:
+                progress.tick_at = self._clock.monotonic() + TICK_EVERY
+                tick = Call(progress, Tick(at=self._clock.now()), progress.offset)
+                return partial(self._call_plugin, tick, thread)
+            self._thread = None
+            return None
 
     def _import(self, thread: object) -> None:
         with self._guard:
@@ -204,13 +215,14 @@ class Delivery:
             self._call, self._since = call, self._clock.monotonic()
         problem = ""
         try:
-            job = replace(call.progress.open_job(), attempt=call.event.attempt, stage=call.event.stage)
+            job = self._open_job(call)
         except BaseException as error:  # noqa: BLE001  (it may raise whatever the job's plugins do)
             self._cannot_open(call, error, thread)
             return False
         call.progress.open_problem = ""
         try:
-            self._plugins.observed(self._observer(job.directory)).notify(self.name, job, call.event)
+            if job is not None:
+                self._plugins.observed(self._observer(job.directory)).notify(self.name, job, call.event)
         except TpuxError as error:
             problem = error.message
         except BaseException as error:  # noqa: BLE001  (the boundary to plugin code)
@@ -220,12 +232,20 @@ class Delivery:
                 return False  # abandoned: the call has been counted as a failure
             self._call = self._since = None
             proceed = not problem or self._count_failure(call)
-            if not problem:
+            if not problem and not call.ticks:
                 self.backlog.advance(call.progress, call.after)
-        self.backlog.save_soon(call.progress, now=bool(problem))
+        if not call.ticks:
+            self.backlog.save_soon(call.progress, now=bool(problem))
         if problem:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
+
+    def _open_job(self, call: Call) -> Job | None:
+        """Return the job as of an event; at a tick as it is, None if its section asks for no ticks."""
+        job = call.progress.open_job()
+        if not call.ticks:
+            return replace(job, attempt=call.event.attempt, stage=call.event.stage)
+        return job if (section := job.sections.get(self.name)) is not None and section.ticks() else None
 
     def _cannot_open(self, call: Call, error: BaseException, thread: object) -> None:
         """Wait before a job is opened again. This is no failure of the listener: it has not been called."""
@@ -235,6 +255,8 @@ class Delivery:
             if self._thread is not thread:
                 return
             self._call = self._since = None
+            if call.ticks:
+                return  # the next one tries again
             self.backlog.read_later(progress)
             known, progress.open_problem = progress.open_problem == problem, problem
         if not known and progress.record.directory.exists():
@@ -263,14 +285,15 @@ class Delivery:
             self._report(ListenerReport(self.name, message, disabled=True))
 
     def _count_failure(self, call: Call) -> bool:
-        return self.backlog.count_failure(call.progress, call.after)
+        return call.ticks or self.backlog.count_failure(call.progress, call.after)
 
     def _report_failure(self, call: Call, problem: str, *, skipped: bool) -> None:
         if skipped and call.progress.forgotten:
             return
         if skipped:
             what = f"skipped {call.event.type} of job {int(call.progress.record.id)} after {MAX_FAILURES} failures"
-            self._report(ListenerReport(self.name, f"{what}: {problem}", skipped=1))
+            what = str(call) if call.ticks else what
+            self._report(ListenerReport(self.name, f"{what}: {problem}", skipped=int(not call.ticks)))
         else:
             tries = f"{call.progress.failures} of {MAX_FAILURES}"
             _log.warning("listener %s: %s: %s; retrying, %s", self.name, call, problem, tries)
