@@ -90,13 +90,12 @@ cat <$name.out
 kill $! 2>/dev/null
 """
 
-# What keeps a keeper from starting is found by doing the same here: its own words would be in a file of its node.
+# It waits on the node, since each step is a request to the controller. What keeps a keeper from starting is found by doing the same here: its own words would be in a file of its node.
 CHECK = r"""
 PATH=$1; export PATH
 base=${2:-${TMPDIR:-/tmp}/tpux-$(id -u)}
 dir=$base/$SLURM_JOB_ID-$SLURMD_NODENAME
 say() { printf '%s|%s|%s\n' "$SLURMD_NODENAME" "$1" "$2"; exit 0; }
-[ -p "$dir/.slurm/keeper" ] && say ready "$dir"
 for command in flock setsid mkfifo grep; do
   command -v $command >/dev/null || say error "there is no command $command on the node: install util-linux and grep"
 done
@@ -104,6 +103,10 @@ umask 077
 text=$(mkdir -p "$base" 2>&1 && echo x 2>&1 >"$base/.check-$SLURM_JOB_ID") || say error "cannot write to $base: $text"
 rm -f "$base/.check-$SLURM_JOB_ID"
 [ -O "$base" ] || say error "$base belongs to another user"
+for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  [ -p "$dir/.slurm/keeper" ] && say ready "$dir"
+  sleep 0.2
+done
 say starting ""
 """
 
