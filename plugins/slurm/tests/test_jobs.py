@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 def test_four_workers_succeed_with_their_ranks(jobs: Jobs) -> None:
     """The program sees the rank that Slurm gives its node, its node's home, and the user's."""
-    script = 'echo "$SLURM_PROCID $TPUX_WORKER_ID $SLURM_NTASKS $HOME $TPUX_USER_HOME" >$S/rank-$SLURM_PROCID; exit 0'
+    script = 'echo "$SLURM_PROCID $TPUX_WORKER $SLURM_NTASKS $HOME $TPUX_USER_HOME" >$S/rank-$SLURM_PROCID; exit 0'
     job = jobs.start(script, nodes=4)
     jobs.until(job, "succeeded")
     lines = [(jobs.shared / f"rank-{rank}").read_text().split() for rank in range(4)]
