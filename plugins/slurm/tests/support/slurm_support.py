@@ -53,9 +53,10 @@ class Jobs:
             **tpu,
         }
         path = self.cli.work / "job.yaml"
-        command = {"cmd": f"S={self.shared}\n{cmd}", "grace_period": 5, "checkpoint": None}
+        command = {"cmd": f"S={self.shared}\n{cmd}", "grace_period": 5}
         watch = {"lost_after": "20s", "verdict_grace": "8s", "poll_every": "0.3s"}
-        path.write_text(json.dumps({"tpu": given, "command": command, "watch": watch, "setup": {"modules": []}}))
+        sections = {"tpu": given, "command": command, "watch": watch, "job": {"rule": "resume"}}
+        path.write_text(json.dumps({**sections, "setup": {"modules": []}}))
         return self.cli("create", path.name).stdout.strip()
 
     def show(self, job: str) -> dict[str, JsonValue]:
