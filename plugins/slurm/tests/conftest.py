@@ -34,10 +34,5 @@ def jobs(slurm: Cluster, tpux_cli: CommandLine) -> Iterator[Jobs]:
     slurm.wait_until_idle()
     tpux_cli.env |= {name: slurm.environment[name] for name in ("SLURM_CONF", "PATH")}
     yield Jobs(slurm, tpux_cli)
-    for f in __import__("pathlib").Path(tpux_cli.env["TPUX_HOME"]).glob("jobs/*/events.jsonl"):
-        print(f.read_text())
-    print(tpux_cli("show", "1", code=None).stdout)
     if left := slurm.jobs():  # of a test that has failed: not in the way of the next one
         slurm.run("scancel", *left)
-
-

@@ -13,8 +13,7 @@ from tpux import Denied, Finding, Ready, Waiting, Worker
 from tpux_slurm import preflight, provision, release, resolve
 from tpux_slurm.contract_fixture import Cluster, node_of
 from tpux_slurm.host import SlurmHost
-from tpux_testing import Sandbox
-from tpux_testing.sandbox import provision_request
+from tpux_testing.sandbox import Sandbox, provision_request
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 BIG = bytes(range(256)) * (20 * 1024 * 1024 // 256)
@@ -147,7 +146,9 @@ def test_two_jobs_of_one_request_become_one(sandbox: Sandbox, tmp_path: Path, sl
     provision(request)
     first = slurm.run("squeue", "-h", "--name=twice", "-o", "%i %k").split("\n")
     comment = next(line.split()[1] for line in first if "tpux:" in line)
-    slurm.run("sbatch", "--hold", "--job-name=twice", f"--comment={comment}", "--output=/dev/null", "--wrap", "sleep 60")
+    slurm.run(
+        "sbatch", "--hold", "--job-name=twice", f"--comment={comment}", "--output=/dev/null", "--wrap", "sleep 60"
+    )
     while isinstance(answer := provision(request), Waiting):
         pass
     assert isinstance(answer, Ready)

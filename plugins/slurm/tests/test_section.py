@@ -10,7 +10,7 @@ from tpux import TpuxError
 from tpux_slurm.preflight import seconds
 from tpux_slurm.section import SlurmTpuSection
 from tpux_slurm.states import fields_of, in_words, why_never
-from tpux_testing import Sandbox
+from tpux_testing.sandbox import Sandbox
 
 
 @pytest.mark.parametrize("option", ["--job-name=x", "-Jx", "--comment=a", "--arr=1-3", "-d5", "--requeue", "--wrap=ls"])
@@ -36,7 +36,15 @@ def test_storage_is_durable_and_home_is_not() -> None:
 
 def test_time_limits() -> None:
     """Minutes, with seconds, hours or days."""
-    limits = {"90": 5400, "1:30": 90, "2:00:00": 7200, "1-0": 86400, "1-02:30": 95400, "infinite": None, "UNLIMITED": None}
+    limits = {
+        "90": 5400,
+        "1:30": 90,
+        "2:00:00": 7200,
+        "1-0": 86400,
+        "1-02:30": 95400,
+        "infinite": None,
+        "UNLIMITED": None,
+    }
     assert {text: seconds(text) for text in limits} == limits
 
 

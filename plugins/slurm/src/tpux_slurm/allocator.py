@@ -126,9 +126,7 @@ def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> 
         for index, name in enumerate(names)
     )
     port = _PORTS[0] + int(job.id) % _PORTS[1]
-    allocation = Allocation(
-        job.id, "slurm", workers, storage=tpu.storage or "", notice=NOTICE, coordinator_port=port
-    )
+    allocation = Allocation(job.id, "slurm", workers, storage=tpu.storage or "", notice=NOTICE, coordinator_port=port)
     return Ready(allocation, {"job": job.id})
 
 
@@ -176,7 +174,7 @@ def release(request: ProvisionRequest) -> Released | Waiting:
             return Waiting(error.message, 5.0, hint=error.hint)
         if not jobs:
             return Released()
-    return Waiting(", ".join(f"Slurm job {job.id} is {job.state}" for job in jobs), 0.5)
+    return Waiting(", ".join(f"ending Slurm job {job.id}, which is {job.state}" for job in jobs), 0.5)
 
 
 def _end(request: ProvisionRequest, job: SlurmJob) -> None:

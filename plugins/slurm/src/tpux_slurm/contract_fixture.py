@@ -106,7 +106,12 @@ class Cluster:
             f"CgroupPlugin=cgroup/v1\nCgroupAutomount=yes\nCgroupMountpoint={directory}/cg\n"
         )
         try:
-            names = ("key-file", "munge.key"), ("pid-file", "munge.pid"), ("log-file", "munge.log"), ("seed-file", "seed")
+            names = (
+                ("key-file", "munge.key"),
+                ("pid-file", "munge.pid"),
+                ("log-file", "munge.log"),
+                ("seed-file", "seed"),
+            )
             files = [f"--{option}={directory / name}" for option, name in names]
             self._start("munged", ["munged", "--foreground", "--force", f"--socket={directory}/munge.sock", *files])
             self.start_controller()
@@ -160,7 +165,11 @@ class Cluster:
 
     def wait_until_idle(self) -> None:
         """Wait until all nodes answer and none is in use."""
-        self._until(lambda: self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * NODES, "nodes are idle", _START)
+        self._until(
+            lambda: self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * NODES,
+            "nodes are idle",
+            _START,
+        )
 
     def _until(self, holds: object, what: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -175,7 +184,12 @@ class Cluster:
     def _start(self, name: str, argv: list[str]) -> None:
         with (self.directory / f"{name}.out").open("ab") as output:
             self._processes[name] = subprocess.Popen(
-                argv, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                argv,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
 
 
@@ -202,7 +216,7 @@ def _free_ports(count: int) -> list[int]:
 def _can_track_by_cgroup(directory: Path) -> bool:
     """Mount the freezer of cgroup v1, if this machine has it."""
     (directory / "cg").mkdir()
-    commands = [
+    commands: list[list[str | Path]] = [
         ["mount", "-t", "tmpfs", "none", directory / "cg"],
         ["mkdir", directory / "cg/freezer"],
         ["mount", "-t", "cgroup", "-o", "freezer", "none", directory / "cg/freezer"],
@@ -219,11 +233,14 @@ def cluster(config: Mapping[str, object]) -> Iterator[LocalFixture]:
     """
     from tpux_testing import LocalFixture
 
-    with tempfile.TemporaryDirectory(prefix="tpux-slurm-", ignore_cleanup_errors=True) as made, Cluster(Path(made)) as slurm:
+    with (
+        tempfile.TemporaryDirectory(prefix="tpux-slurm-", ignore_cleanup_errors=True) as made,
+        Cluster(Path(made)) as slurm,
+    ):
         before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PATH")}
         os.environ.update({name: slurm.environment[name] for name in before})
         given = cast("Mapping[str, object]", config.get("tpu") or {})
-        tpu = {"nodes": 2, "node_directory": f"{made}/tmp", **given, "allocation_mode": "slurm"}
+        tpu = {"nodes": 2, "node_directory": str(Path(made) / "tmp"), **given, "allocation_mode": "slurm"}
         try:
             one = node_of(slurm)
             held = len(slurm.jobs())
@@ -239,7 +256,7 @@ def cluster(config: Mapping[str, object]) -> Iterator[LocalFixture]:
 def node_of(slurm: Cluster) -> Worker:
     """Submit a job of one node as the allocator does, and return the node."""
     base = str(slurm.directory / "tmp")
-    script = batch_script(SlurmTpuSection(node_directory=base), slurm.environment, "/root")
+    script = batch_script(SlurmTpuSection.model_validate({"node_directory": base}), slurm.environment, "/root")
     argv = ["sbatch", "--parsable", "-N1", "--exclusive", "--mem=0", "--export=NIL", "--chdir=/", "--output=/dev/null"]
     done = subprocess.run(argv, input=script, env=slurm.environment, capture_output=True, text=True, check=True)
     job, deadline = done.stdout.strip(), time.monotonic() + _START

@@ -339,4 +339,3 @@ def _chunks(source: Path) -> Iterator[bytes]:
     with source.open("rb") as file:
         while chunk := file.read(2**20):
             yield chunk
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tpux import Finding, Job
 from tpux_slurm.commands import SlurmError, checked
@@ -22,37 +23,44 @@ def check(job: Job, tpu: SlurmTpuSection) -> list[Finding]:
         found = Finding("error" if "PATH" in error.message else "warning", error.message, hint=error.hint)
         return [found]
     findings = []
-    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    if numbers < _OLDEST:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
         findings.append(Finding("error", f"{version} is too old", hint="22.05 or newer is needed"))
     rows = [line.split("|") for line in lines if line.count("|") == 3]
-    rows_of = [row for row in rows if tpu.partition is None or row[0] in tpu.partition.split(",")]
-    if not rows_of:
-        names = ", ".join(sorted({row[0] for row in rows})) or "none"
-        hint = f"the partitions are: {names}"
+    chosen = [row for row in rows if tpu.partition is None or row[0] in tpu.partition.split(",")]
+    if not chosen:
+        hint = f"the partitions are: {', '.join(sorted({row[0] for row in rows})) or 'none'}"
         return [*findings, Finding("error", f"there is no partition {tpu.partition}", where="tpu.partition", hint=hint)]
+    return [*findings, *_size(tpu, chosen), *_gres(tpu, chosen), *_time(tpu, chosen), *_secrets(tpu)]
+
+
+def _size(tpu: SlurmTpuSection, rows: list[list[str]]) -> Iterator[Finding]:
     sizes: dict[str, int] = {}
-    for row in rows_of:
-        sizes[row[0]] = sizes.get(row[0], 0) + int(row[1])
-    if tpu.nodes > max(sizes.values()):
-        message = f"{tpu.nodes} nodes are requested, and the partition has {max(sizes.values())}"
-        findings.append(Finding("error", message, where="tpu.nodes"))
-    known = {entry.split(":")[0] for row in rows_of for entry in re.sub(r"\(.*?\)", "", row[3]).split(",")}
-    for entry in (tpu.gres or "").split(","):
-        if entry and entry.removeprefix("gres/").split(":")[0] not in known:
+    for name, nodes, _, _ in rows:
+        sizes[name] = sizes.get(name, 0) + int(nodes)
+    if tpu.nodes > (largest := max(sizes.values())):
+        yield Finding("error", f"{tpu.nodes} nodes are requested, and the partition has {largest}", where="tpu.nodes")
+
+
+def _gres(tpu: SlurmTpuSection, rows: list[list[str]]) -> Iterator[Finding]:
+    known = {entry.split(":")[0] for row in rows for entry in re.sub(r"\(.*?\)", "", row[3]).split(",")}
+    for entry in filter(None, (tpu.gres or "").split(",")):
+        if entry.removeprefix("gres/").split(":")[0] not in known:
             hint = f"they have: {', '.join(sorted(known - {'null', ''})) or 'none'}"
-            findings.append(Finding("error", f"the nodes have no gres {entry}", where="tpu.gres", hint=hint))
-    limits = [seconds(row[2]) for row in rows_of]
-    if tpu.time is not None and None not in limits:
-        longest = max(limit for limit in limits if limit is not None)
-        if (seconds(str(tpu.time)) or 0) > longest:
-            message = f"the time limit of the partition is {longest // 60} minutes"
-            findings.append(Finding("error", message, where="tpu.time"))
+            yield Finding("error", f"the nodes have no gres {entry}", where="tpu.gres", hint=hint)
+
+
+def _time(tpu: SlurmTpuSection, rows: list[list[str]]) -> Iterator[Finding]:
+    limits = [seconds(row[2]) for row in rows]
+    longest = max((limit for limit in limits if limit is not None), default=0)
+    if tpu.time is not None and None not in limits and (seconds(str(tpu.time)) or 0) > longest:
+        yield Finding("error", f"the time limit of the partition is {longest // 60} minutes", where="tpu.time")
+
+
+def _secrets(tpu: SlurmTpuSection) -> Iterator[Finding]:
     for option in tpu.sbatch:
         if option.startswith("--export") and _SECRET.search(option):
-            message = f"{option} would show a secret to everyone who can run squeue or ps"
-            findings.append(Finding("error", message, where="tpu.sbatch", hint="use ${env:NAME} in command.env"))
-    return findings
+            message = f"{option.split('=')[0]} would show a secret to everyone who can run ps: use command.env"
+            yield Finding("error", message, where="tpu.sbatch", hint="write ${env:NAME} as its value there")
 
 
 def seconds(text: str) -> int | None:

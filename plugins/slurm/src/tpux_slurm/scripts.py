@@ -13,9 +13,7 @@ from tpux_slurm.section import SlurmTpuSection
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 GREETING = b"tpux-session\n"
 """The first line of a session."""
-NOTICE = (
-    'until [ -e "$TPUX_MACHINE_DIR/.slurm/notice" ]; do sleep 0.2; done; cat "$TPUX_MACHINE_DIR/.slurm/notice"'
-)
+NOTICE = 'until [ -e "$TPUX_MACHINE_DIR/.slurm/notice" ]; do sleep 0.2; done; cat "$TPUX_MACHINE_DIR/.slurm/notice"'
 """Waits for the file that the keeper writes when Slurm announces the end of the job's time."""
 
 # A keeper that ends makes the job COMPLETED, so it stays after SIGTERM; SIGUSR2 is from `release`. The directories of
@@ -90,7 +88,8 @@ cat <$name.out
 kill $! 2>/dev/null
 """
 
-# It waits on the node, since each step is a request to the controller. What keeps a keeper from starting is found by doing the same here: its own words would be in a file of its node.
+# It waits on the node, since each step is a request to the controller. What keeps a keeper from starting is found by
+# doing the same here: its own words would be in a file of its node.
 CHECK = r"""
 PATH=$1; export PATH
 base=${2:-${TMPDIR:-/tmp}/tpux-$(id -u)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from tpux import TpuSection
+from tpux.fields import Duration
 
 _OWN_OPTIONS = ("job-name", "comment", "array", "dependency", "requeue", "parsable", "wrap")
 _OWN_LETTERS = {"-J": "job-name", "-a": "array", "-d": "dependency"}
@@ -30,6 +31,12 @@ class SlurmTpuSection(TpuSection):
 
     transport: ClassVar[str] = "slurm"
 
+    pricing: Literal["spot", "preemptible", "ondemand"] = "preemptible"
+    """The default rule of the job is pre, as for preemptible machines, since a time limit ends every Slurm job."""
+    keep_on_failure: Duration | None = 600.0
+    """How long to keep a failed job's nodes, for a resume: idle nodes are other people's."""
+    keep_on_stop: Duration = 600.0
+    """How long to keep a stopped job's nodes, for a resume."""
     nodes: int = Field(1, ge=1)
     """The number of nodes, each of which is a worker."""
     partition: _Name | None = None

@@ -55,8 +55,7 @@ class Jobs:
         path = self.cli.work / "job.yaml"
         command = {"cmd": f"S={self.shared}\n{cmd}", "grace_period": 5}
         watch = {"lost_after": "20s", "verdict_grace": "8s", "poll_every": "0.3s"}
-        sections = {"tpu": given, "command": command, "watch": watch, "job": {"rule": "resume"}}
-        path.write_text(json.dumps({**sections, "setup": {"modules": []}}))
+        path.write_text(json.dumps({"tpu": given, "command": command, "watch": watch, "setup": {"modules": []}}))
         return self.cli("create", path.name).stdout.strip()
 
     def show(self, job: str) -> dict[str, JsonValue]:
