@@ -142,5 +142,5 @@ def batch_script(tpu: SlurmTpuSection, variables: dict[str, str], home: str) -> 
 def step(job: str, nodes: int, node: str = "") -> list[str]:
     """Return the beginning of the command that runs something beside the keeper, with no share of the resources."""
     where = ["-w", node] if node else []
-    shares = ["--overlap", "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none"]
+    shares = ["--overlap", "--mem=0", "--gres=none", "--mpi=none"]
     return ["srun", *shares, f"--jobid={job}", f"-N{nodes}", f"-n{nodes}", *where, "--export=NIL", "--chdir=/", "-Q"]
