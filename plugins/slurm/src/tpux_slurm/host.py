@@ -25,7 +25,7 @@ _PIECE = 64 * 1024
 
 
 class Session:
-    """One step and the shell at its other end. Used by one thread at a time.
+    """One step and the shell at its other end. It is also a `Stream`, with one script. Used by one thread at a time.
 
     Args:
         worker: the node.
@@ -116,8 +116,8 @@ class Session:
             raise EOFError(self.error()) from None
 
     def take(self) -> bytes | None:
-        """Return what has arrived of the script's output, None once it or the connection has ended."""
-        if self._reply.code is not None:
+        """Return what has arrived of the script's output, None once it or the connection has ended. Never waits."""
+        if self._reply.code is not None or self._stdout.closed:
             return None
         try:
             piece = os.read(self._stdout.fileno(), 16 * _PIECE)
@@ -144,6 +144,8 @@ class Session:
 
     def close(self) -> None:
         """Close the connection: what the script at the other end has started goes on."""
+        if self._stdout.closed:
+            return
         with contextlib.suppress(OSError):
             self._stdin.close()
         for end, patience in ((self._process.terminate, 0.5), (self._process.kill, 2.0), (self._process.kill, 2.0)):
@@ -183,23 +185,6 @@ class _Reply:
         return output
 
 
-class SlurmStream:
-    """The output of a script that runs in a session of its own, taken without waiting for it."""
-
-    def __init__(self, session: Session) -> None:
-        self._session: Session | None = session
-
-    def take(self) -> bytes | None:
-        """Return what has arrived since the last call, None once the script or the connection has ended."""
-        return self._session.take() if self._session is not None else None
-
-    def close(self) -> None:
-        """End the session: the script gets SIGPIPE when it writes again."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-
 class SlurmHost:
     """A node of a Slurm job: one session, opened at first use.
 
@@ -221,14 +206,17 @@ class SlurmHost:
         """Run a script, pass its output to `listen` as it arrives, and return the exit code."""
         return self._exchange(script, (stdin,) if stdin else (), len(stdin), timeout, listen)
 
-    def stream(self, script: str) -> SlurmStream:
+    def stream(self, script: str) -> Session:
         """Start a script in a session of its own, and return its output as it arrives."""
+        session = None
         try:
             session = Session(self.worker, self._job)
             session.send_all(session.request(script, (), 0))
         except EOFError as error:
+            if session is not None:
+                session.close()
             raise self._unreachable(str(error)) from error
-        return SlurmStream(session)
+        return session
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) to the node, atomically."""

@@ -95,7 +95,7 @@ class Jobs:
 
     def events(self, job: str) -> list[dict[str, JsonValue]]:
         """Return the events of a job."""
-        files = list(Path(self.cli.env["TPUX_HOME"]).glob(f"jobs/*{job}/events.jsonl"))
+        files = list(Path(self.cli.env["TPUX_HOME"]).glob(f"jobs/*/*{job}/events.jsonl"))
         return [json.loads(line) for line in files[0].read_text().splitlines()]
 
     def processes(self) -> list[int]:
