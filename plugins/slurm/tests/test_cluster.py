@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Denied, Finding, HostUnreachableError, Ready, Waiting, Worker
-from tpux_slurm import preflight, provision, release, resolve
+from tpux_slurm import inspect, preflight, provision, release, resolve
 from tpux_slurm.contract_fixture import Cluster, node_of
 from tpux_slurm.host import SlurmHost
 from tpux_testing.sandbox import Sandbox, provision_request
@@ -157,6 +157,24 @@ def test_two_jobs_of_one_request_become_one(sandbox: Sandbox, tmp_path: Path, sl
         pass
     assert slurm.run("squeue", "-h", "--name=twice", "-o", "%i") == foreign
     slurm.run("scancel", foreign)
+
+
+def test_a_suspended_job_is_not_lost(sandbox: Sandbox, tmp_path: Path, slurm: Cluster) -> None:
+    """It is unknown while it is suspended, and ready when it runs again."""
+    slurm.wait_until_idle()
+    request = provision_request(sandbox.job({"tpu": {"allocation_mode": "slurm"}}), "suspended", tmp_path)
+    while isinstance(answer := provision(request), Waiting):
+        pass
+    assert isinstance(answer, Ready)
+    held = replace(request, saved_state=answer.saved_state or {})
+    slurm.run("scontrol", "suspend", answer.allocation.name)
+    status = inspect(held)
+    assert (status.state, "SUSPENDED" in status.evidence) == ("unknown", True)
+    slurm.run("scontrol", "resume", answer.allocation.name)
+    assert inspect(held).state == "ready"
+    while isinstance(release(held), Waiting):
+        pass
+    assert inspect(held).state == "gone"
 
 
 def test_resolve_stores_what_the_commands_need(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

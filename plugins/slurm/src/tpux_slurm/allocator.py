@@ -44,7 +44,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     if (cancelled := _file(request, "cancelled")).exists():
         evidence = cancelled.read_text()
         cancelled.unlink()
-        hint = "tpux does not submit again what somebody has cancelled: `tpux resume` does, once you know why"
+        number = request.labels.get("tpux-job", "").lstrip("0")
+        hint = f"tpux does not submit by itself what somebody has cancelled; once you know why: tpux resume {number}"
         return Denied(Failure("config", evidence=evidence, hint=hint))
     with _submission(request) as is_free:
         if not is_free:

@@ -47,14 +47,14 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=100
 SchedulerParameters=batch_sched_delay=1,bf_interval=1,sched_interval=2,sched_min_interval=0
 PreemptType=preempt/partition_prio
-PreemptMode={preempt}
+PreemptMode=REQUEUE
 KillWait=1
 MinJobAge=60
 SlurmdTimeout=10
 SlurmdParameters=config_overrides
 GresTypes=tpu
 NodeName=tpu[0-{last}] NodeHostname=localhost NodeAddr=127.0.0.1 Port={first}-{until} CPUs=4 RealMemory=1000 Gres=tpu:4
-PartitionName=low Nodes=ALL Default=YES PriorityTier=1 {low} GraceTime=8
+PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=8
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
 """
 
@@ -64,17 +64,15 @@ class Cluster:
 
     Args:
         directory: where its files are.
-        suspend: a preempted job is suspended, and goes on later.
 
     Attributes:
         environment: the variables that Slurm's commands need.
     """
 
-    def __init__(self, directory: Path, *, suspend: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(directory / "slurm.conf")}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._suspend = suspend
 
     def __enter__(self) -> Cluster:
         if reason := why_not():
@@ -88,8 +86,6 @@ class Cluster:
         key.chmod(0o400)
         ports = _free_ports(NODES + 1)
         groups = _can_track_by_cgroup(directory)
-        modes = {"preempt": "SUSPEND,GANG", "low": "PreemptMode=SUSPEND"}
-        modes = modes if self._suspend else {"preempt": "REQUEUE", "low": "PreemptMode=REQUEUE"}
         (directory / "slurm.conf").write_text(
             _CONF.format(
                 d=directory,
@@ -98,7 +94,6 @@ class Cluster:
                 until=ports[-1],
                 last=NODES - 1,
                 proctrack="proctrack/cgroup" if groups else "proctrack/linuxproc",
-                **modes,
             )
         )
         (directory / "gres.conf").write_text(f"NodeName=tpu[0-{NODES - 1}] Name=tpu Count=4\n")
