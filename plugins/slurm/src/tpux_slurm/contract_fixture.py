@@ -138,8 +138,12 @@ class Cluster:
         self._start(name, ["slurmd", "-D", "-N", name, "-f", self.environment["SLURM_CONF"]])
 
     def kill(self, name: str) -> None:
-        """Kill a daemon: munged, slurmctld, tpu0 to tpu3."""
+        """Kill a daemon: munged, tpu0 to tpu3. slurmctld is terminated: it stores new jobs only every 5 s."""
         process = self._processes.pop(name)
+        if name == "slurmctld":
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
         process.kill()
         process.wait()
 
