@@ -29,6 +29,7 @@ BENCHMARKS = (
     "sync",
     "modules",
     "fetching",
+    "slurm",
 )
 BY_NAME = ("peers",)
 """Those that only run if they are named: they need what `make bench-peers` installs."""

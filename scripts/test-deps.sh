@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that the tests need (an SSH server, docker, FUSE mounts, tools of the emulated workers).
+# Installs the system packages that the tests need (an SSH server, docker, Slurm, FUSE mounts, tools of the emulated workers).
 # Does nothing if all are present. Installs missing ones as root on Debian or Ubuntu, and lists them elsewhere.
 set -eu
 missing=
@@ -23,6 +23,9 @@ need ss iproute2
 need useradd passwd
 need dockerd docker.io
 need rclone rclone
+need sbatch slurm-wlm
+need slurmctld slurm-wlm
+need munged munge
 need fusermount3 fuse3
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then

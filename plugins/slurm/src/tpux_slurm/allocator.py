@@ -1,0 +1,237 @@
+"""Allocator `slurm`: a Slurm job holds the nodes, found again by its name and the token in its comment."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tpux import (
+    Allocation,
+    Denied,
+    Failure,
+    MachineStatus,
+    ProvisionRequest,
+    Ready,
+    Released,
+    TpuxError,
+    Waiting,
+    Worker,
+    hookimpl,
+)
+from tpux_slurm import commands
+from tpux_slurm.scripts import CHECK, NOTICE, PATH, batch_script, step
+from tpux_slurm.section import SlurmTpuSection
+from tpux_slurm.states import ENDED_BY_SOMEONE, STATES, UNKNOWN_JOB, SlurmJob, fields_of, in_words, why_never
+
+_FORMAT = "%i|%T|%r|%N|%S|%k"
+_COMPLETING_TIMEOUT = 15.0
+"""Seconds to wait for the final state of a job that is ending."""
+_KEEPER_TIMEOUT = 5.0
+"""Seconds within which keepers end by themselves and remove their directories, before the job is cancelled."""
+_PORTS = (20000, 10000)
+"""The first port for coordinators of jax.distributed, and how many there are: jobs may share a node."""
+_LATER = ("submit limit", "submitjob", "try again", "temporarily", "max jobs", "too many")
+
+
+@hookimpl
+def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
+    """Submit a job unless there is one, and wait until a keeper runs on each of its nodes."""
+    resolved, tpu = request.resolved, _section(request)
+    if (cancelled := _file(request, "cancelled")).exists():
+        evidence = cancelled.read_text()
+        cancelled.unlink()
+        number = request.labels.get("tpux-job", "").lstrip("0")
+        hint = f"tpux does not submit by itself what somebody has cancelled; once you know why: tpux resume {number}"
+        return Denied(Failure("config", evidence=evidence, hint=hint))
+    with _submission(request) as is_free:
+        if not is_free:
+            return Waiting("sbatch of an earlier supervisor is still submitting the job", 1.0)
+        try:
+            jobs = _jobs(request)
+        except commands.SlurmError as error:
+            return Waiting(error.message, 5.0, hint=error.hint)
+        if not jobs:
+            return _submit(request, tpu)
+    first, *others = jobs
+    if others:
+        commands.checked(resolved, ["scancel", *(job.id for job in others)])
+    if first.state in {"PENDING", "CONFIGURING"}:
+        if hint := why_never(first.reason):
+            return Denied(Failure("config", evidence=f"Slurm job {first.id}: {first.reason}", hint=hint))
+        start = f"; estimated start {first.start}" if first.start not in {"N/A", ""} else ""
+        hint = f"scontrol release {first.id}" if first.reason == "JobHeldUser" else ""
+        return Waiting(f"Slurm job {first.id} is {first.state}: {in_words(first.reason)}{start}", 2.0, hint=hint)
+    if first.state != "RUNNING":
+        return Waiting(f"Slurm job {first.id} is {first.state}", 2.0)
+    return _started(request, tpu, first)
+
+
+def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied:
+    whole = ["--exclusive", "--mem=0"]
+    part = [*_option("cpus-per-task", tpu.cpus), *_option("mem", tpu.mem)]
+    argv = [
+        *("sbatch", f"--nodes={tpu.nodes}", "--ntasks-per-node=1", *(whole if tpu.exclusive else part)),
+        *_option("partition", tpu.partition),
+        *_option("account", tpu.account),
+        *_option("qos", tpu.qos),
+        *_option("time", tpu.time),
+        *_option("gres", tpu.gres),
+        *("--output=/dev/null", "--signal=TERM@60", *tpu.sbatch),
+        *("--parsable", f"--job-name={request.name}", f"--comment={_comment(request)}", "--no-requeue"),
+        *("--export=NIL", "--chdir=/"),
+    ]
+    script = batch_script(tpu, commands.environment(request.resolved), str(request.resolved.get("HOME", "")))
+    with _file(request, "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # by a descriptor that sbatch inherits: held until it has ended, whoever dies
+        try:
+            answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
+        except commands.SlurmError as error:
+            return Waiting(error.message, 5.0, hint=error.hint)
+    if not answer.code:
+        return Waiting(f"Slurm job {answer.output.split(';')[0]} is submitted", 0.5)
+    if any(text in answer.error.lower() for text in _LATER):
+        return Waiting(answer.error, 30.0)
+    hint = "check partition, account, qos, gres, time and sbatch in the section tpu: `sinfo` lists partitions"
+    return Denied(Failure("config", evidence=answer.error or f"sbatch: exit code {answer.code}", hint=hint))
+
+
+def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> Ready | Waiting | Denied:
+    """Return the machines, once a keeper runs on each node."""
+    argv = [*step(job.id, tpu.nodes), "--ntasks-per-node=1", "/bin/sh", "-c", CHECK, "check", PATH]
+    try:
+        answer = commands.run(request.resolved, [*argv, tpu.node_directory or ""])
+        names = commands.checked(request.resolved, ["scontrol", "show", "hostnames", job.nodes]).split()
+        described = commands.checked(request.resolved, ["scontrol", "-o", "show", "node", job.nodes]).splitlines()
+    except commands.SlurmError as error:
+        return Waiting(error.message, 2.0, hint=error.hint)
+    found = {line.split("|")[0]: line.split("|", 2)[1:] for line in answer.output.splitlines() if line.count("|") >= 2}
+    for name, (status, text) in found.items():
+        if status == "error":
+            hint = "set tpu.node_directory to a directory of the node's own, or ask the administrators"
+            return Denied(Failure("setup", evidence=f"node {name}: {text}", hint=hint))
+    if missing := [name for name in names if found.get(name, [""])[0] != "ready"]:
+        said = f": {answer.error}" if answer.code else ""
+        return Waiting(f"Slurm job {job.id}: starting the keeper on {', '.join(missing)}{said}", 0.3)
+    addresses = {fields["NodeName"]: fields.get("NodeAddr", "") for fields in map(fields_of, described)}
+    workers = tuple(
+        Worker(
+            index,
+            address=name,
+            internal_ip=addresses.get(name) or name,
+            details={"job": job.id, "directory": found[name][1]},
+        )
+        for index, name in enumerate(names)
+    )
+    port = _PORTS[0] + int(job.id) % _PORTS[1]
+    allocation = Allocation(job.id, "slurm", workers, storage=tpu.storage or "", notice=NOTICE, coordinator_port=port)
+    return Ready(allocation, {"job": job.id})
+
+
+@hookimpl
+def inspect(request: ProvisionRequest) -> MachineStatus:
+    """Report the state of the Slurm job, in Slurm's words."""
+    job = request.saved_state.get("job")
+    if not job:
+        return MachineStatus("gone", evidence="no Slurm job was submitted")
+    deadline = time.monotonic() + _COMPLETING_TIMEOUT
+    while True:
+        try:
+            answer = commands.run(request.resolved, ["scontrol", "-o", "show", "job", str(job)])
+        except commands.SlurmError as error:
+            return MachineStatus("unknown", error.message, hint=error.hint)
+        if answer.code:
+            is_gone = UNKNOWN_JOB in answer.error
+            return MachineStatus("gone" if is_gone else "unknown", f"Slurm job {job}: {answer.error}")
+        fields = fields_of(answer.output)
+        state = fields.get("JobState", "")
+        if state != "COMPLETING" or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    evidence = f"Slurm job {job} is {state}"
+    wanted = {"PreemptTime": "None", "Reason": "None", "EndTime": "Unknown", "NodeList": "(null)"}
+    said = [f"{name}={fields[name]}" for name, nothing in wanted.items() if fields.get(name, nothing) != nothing]
+    evidence += f" ({' '.join(said)})" if said else ""
+    if state in ENDED_BY_SOMEONE and not _file(request, f"release-{job}").exists():
+        _file(request, "cancelled").write_text(f"{evidence}: cancelled, and not by tpux")
+    return MachineStatus(STATES.get(state, "unknown"), evidence, confirmed=state in {"PREEMPTED", "TIMEOUT"})
+
+
+@hookimpl
+def release(request: ProvisionRequest) -> Released | Waiting:
+    """End the keepers, which remove what is on their nodes, then cancel the job; wait until Slurm has none."""
+    with _submission(request) as is_free:
+        if not is_free:
+            return Waiting("sbatch of an earlier supervisor is still submitting the job", 1.0)
+        try:
+            jobs = _jobs(request, all_states=True)
+            for job in jobs:
+                if job.state != "COMPLETING":
+                    _end(request, job)
+        except commands.SlurmError as error:
+            return Waiting(error.message, 5.0, hint=error.hint)
+        if not jobs:
+            return Released()
+    return Waiting(", ".join(f"ending Slurm job {job.id}, which is {job.state}" for job in jobs), 0.5)
+
+
+def _end(request: ProvisionRequest, job: SlurmJob) -> None:
+    """Take the next step to end a job. That tpux ends it is on disk before: another cancellation is final."""
+    mark = _file(request, f"release-{job.id}")
+    asked = mark.exists()
+    if not asked:
+        mark.touch()
+    if job.state == "RUNNING" and not asked:
+        if not commands.run(request.resolved, ["scancel", "--signal=USR2", job.id]).code:
+            return
+    elif job.state == "RUNNING" and time.time() < mark.stat().st_mtime + _KEEPER_TIMEOUT:
+        return
+    commands.run(request.resolved, ["scancel", job.id])  # squeue says next time whether it has
+
+
+def _jobs(request: ProvisionRequest, *, all_states: bool = False) -> list[SlurmJob]:
+    """Return the jobs with the request's name and token, the oldest first; those that are ending only if asked."""
+    argv = ["squeue", "-h", "--me", f"--name={request.name}", "-o", _FORMAT]
+    found = []
+    for line in commands.checked(request.resolved, argv).splitlines():
+        job, state, reason, nodes, start, comment = line.split("|", 5)
+        if comment == _comment(request) and (all_states or state != "COMPLETING"):
+            found.append(SlurmJob(job, state, reason, nodes, start))
+    return sorted(found, key=lambda one: int(one.id))
+
+
+@contextmanager
+def _submission(request: ProvisionRequest) -> Iterator[bool]:
+    """Say whether no sbatch of this request runs any more, also one whose supervisor was killed."""
+    path = _file(request, "lock")
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        yield True
+
+
+def _file(request: ProvisionRequest, name: str) -> Path:
+    return request.directory / f"slurm-{name}"
+
+
+def _comment(request: ProvisionRequest) -> str:
+    labels = request.labels
+    token = labels.get("tpux-token") or f"{labels.get('tpux-store', '')}-{labels.get('tpux-job', '')}"
+    return f"tpux:{token}"
+
+
+def _section(request: ProvisionRequest) -> SlurmTpuSection:
+    if not isinstance(request.tpu, SlurmTpuSection):
+        raise TpuxError("the section tpu is not that of slurm")
+    return request.tpu
+
+
+def _option(name: str, value: object) -> list[str]:
+    return [] if value is None else [f"--{name}={value}"]

@@ -1,0 +1,77 @@
+"""What the states of a Slurm job, and the reasons for which it waits, mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+STATES: dict[str, Literal["ready", "preempted", "gone"]] = {
+    "RUNNING": "ready",
+    "PREEMPTED": "preempted",
+    "TIMEOUT": "preempted",
+    **dict.fromkeys(
+        ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED"), "gone"
+    ),
+}
+"""Of every other state it is unknown whether the nodes are still the job's: a SUSPENDED job runs again later."""
+ENDED_BY_SOMEONE = ("CANCELLED",)
+UNKNOWN_JOB = "Invalid job id specified"
+
+_REASONS = {
+    "Resources": "nodes are in use by other jobs",
+    "Priority": "other jobs have a higher priority",
+    "JobHeldUser": "held by the user",
+    "JobHeldAdmin": "held by an administrator",
+    "Dependency": "waits for another job",
+    "BeginTime": "its begin time has not come",
+    "Reservation": "its reservation has not begun",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Licenses": "licenses are in use",
+    "None": "Slurm has not considered it yet",
+}
+_NEVER = {
+    "PartitionNodeLimit": "the partition has fewer nodes, or fewer are allowed: change tpu.nodes or tpu.partition",
+    "PartitionTimeLimit": "the partition's time limit is shorter: change tpu.time",
+    "BadConstraints": "no nodes have what it asks for: change tpu.gres, tpu.cpus, tpu.mem or tpu.sbatch",
+    "InvalidAccount": "the account is not valid: change tpu.account",
+    "InvalidQOS": "the quality of service is not valid: change tpu.qos",
+}
+
+
+def in_words(reason: str) -> str:
+    """Return why a job waits."""
+    name = reason.split(",")[0].strip("() ")
+    words = _REASONS.get(name, "")
+    if name.startswith(("QOSMax", "AssocMax", "QOSGrp", "AssocGrp")):
+        words = "a limit of the account or quality of service is reached"
+    return f"{words} ({name})" if words else name
+
+
+def why_never(reason: str) -> str:
+    """Return what to change, if the job would wait forever for this reason; "" otherwise."""
+    return _NEVER.get(reason.split(",")[0].strip("() "), "")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A line of squeue: id, state, reason, nodes and estimated start."""
+
+    id: str
+    state: str
+    reason: str
+    nodes: str
+    start: str
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of `scontrol -o show`, of which some have blanks in their values."""
+    fields: dict[str, str] = {}
+    last = ""
+    for word in line.split(" "):
+        name, equals, value = word.partition("=")
+        if equals and name[:1].isupper():
+            last = name
+            fields.setdefault(name, value)
+        elif last:
+            fields[last] += f" {word}"
+    return fields
