@@ -22,7 +22,8 @@ def web(
         bool, typer.Option("--socket", help="Serve on a unix socket that only you can open; for ssh -L.")
     ] = False,
     actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Let the page stop, resume, rerun and delete jobs, after a question.")
+        bool,
+        typer.Option("--allow-actions", help="Let the page stop, resume, rerun and delete jobs; it asks first."),
     ] = False,
 ) -> None:
     """Show your jobs, their output and their machines on a web page, until Ctrl-C.

@@ -14,6 +14,8 @@ from tpux_web import detail, logs
 
 PIECE = 2048
 """Bytes of a sample."""
+MARGIN = 512
+"""Bytes behind them, for the end of the last line that begins in a sample."""
 SAMPLES = 128
 """Samples of a log at most; where there are as many, every second one is forgotten, and the others are as far apart."""
 POINTS = 256
@@ -31,10 +33,12 @@ class Samples:
     Attributes:
         stride: bytes from the start of a sample to that of the next.
         points: by offset, the points in the sample there: step and loss.
+        unfinished: the offset of the sample that the log did not have all of.
     """
 
     stride: int = PIECE
     points: dict[int, list[tuple[int, float | None]]] = field(default_factory=dict)
+    unfinished: int = -1
 
     def read(self, path: Path, patterns: Mapping[str, str | None]) -> None:
         """Read the samples that the log has by now and that were not read."""
@@ -43,14 +47,11 @@ class Samples:
             while size > self.stride * SAMPLES:
                 self.stride *= 2
             self.points = {offset: points for offset, points in self.points.items() if offset % self.stride == 0}
-            for offset in range(0, size - PIECE if size > PIECE else size, self.stride):
-                if offset not in self.points:
+            for offset in range(0, size, self.stride):
+                if offset not in self.points or offset == self.unfinished:
                     file.seek(offset)
-                    self.points[offset] = _points(file.read(PIECE), patterns, whole=offset == 0)
-            if size <= PIECE:
-                self.points.clear()
-                file.seek(0)
-                self.points[0] = _points(file.read(PIECE), patterns, whole=True)
+                    self.points[offset] = _points(file.read(PIECE + MARGIN), patterns, whole=offset == 0)
+                    self.unfinished = offset if size < offset + PIECE + MARGIN else self.unfinished
 
 
 class Curves:
@@ -92,7 +93,9 @@ class Curves:
 
 def _points(data: bytes, patterns: Mapping[str, str | None], *, whole: bool) -> list[tuple[int, float | None]]:
     """Return the steps that the lines of a sample name, with the loss that stands beside or below."""
-    lines = data.decode(errors="replace").replace("\r", "\n").split("\n")[0 if whole else 1 :]
+    end = data.find(b"\n", PIECE) if len(data) > PIECE else data.rfind(b"\n")
+    begin = 0 if whole else data.find(b"\n") + 1
+    lines = data[begin : max(end, 0)].decode(errors="replace").replace("\r", "\n").split("\n")
     found: list[tuple[int, float | None]] = []
     for line in lines:
         said: Progress = read_progress(line, {**patterns, "url": None, "compiling": None})

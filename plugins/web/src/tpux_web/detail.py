@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tpux import JsonValue, TpuxError, api, events
+from tpux import JsonValue, api, events
 from tpux.api import JobInfo
 from tpux.api.text import describe_event, describe_failure, find_attempts, printable
 from tpux_history.use import read_history
-from tpux_info.prices import read_prices
 from tpux_web import logs
+from tpux_web.machines import cost, prices_and_note
 
 PHASES = {"q": "queue", "s": "set-up", "#": "run"}
 ENDS = {"x": "taken away", "!": "failed", "|": "ended", ">": "under way"}
@@ -70,17 +70,8 @@ def version(job: int) -> JsonValue:
 
 
 def _facts(info: JobInfo, happened: Sequence[events.Event], now: float) -> list[JsonValue]:
-    prices = {}
-    note = "unknown (no prices.yaml)"
-    try:
-        prices = read_prices()
-    except TpuxError as error:
-        note = f"unknown ({error.message})"
-    held = read_history(happened, 0.0, now).machine_seconds
-    spent, unpriced = 0.0, False
-    for kind, seconds in held.items():
-        price = prices.get(str(kind), prices.get(kind.accelerator))
-        spent, unpriced = spent + (price or 0.0) * seconds / 3600, unpriced or price is None
+    held = {str(kind): seconds for kind, seconds in read_history(happened, 0.0, now).machine_seconds.items()}
+    spent = cost(held, prices_and_note()[0])
     hours = ", ".join(f"{seconds / 3600:.1f} h of {kind}" for kind, seconds in held.items())
     machines = info.allocation
     facts = {
@@ -91,7 +82,7 @@ def _facts(info: JobInfo, happened: Sequence[events.Event], now: float) -> list[
         "machines": info.machines or "",
         "workers": str(info.workers or ""),
         "held so far": hours,
-        "cost so far": "" if not held else note if unpriced and not prices else "unknown" if unpriced else f"{spent:.2f}",
+        "cost so far": "" if not held else "unknown" if spent is None else f"{spent:.2f}",
         "tags": ", ".join(info.tags),
         "output": info.output_dir,
         "run": info.progress.url if info.progress else "",
@@ -119,8 +110,8 @@ def _difference(configs: Sequence[tuple[int, Path]]) -> str:
     if before == after:
         return f"attempts {old} and {new} have the same config"
     lines = [[f"{key}: {value}" for key, value in _flat(_load(directory))] for directory in (before, after)]
-    names = f"attempt {old}", f"attempt {new}" if new else "next attempt"
-    return "\n".join(difflib.unified_diff(*lines, *names, lineterm="", n=0))
+    later = f"attempt {new}" if new else "next attempt"
+    return "\n".join(difflib.unified_diff(lines[0], lines[1], f"attempt {old}", later, lineterm="", n=0))
 
 
 def _load(directory: Path) -> Mapping[str, JsonValue]:

@@ -19,12 +19,12 @@ OPEN = re.compile(r"/|/jobs|/jobs/[0-9]{1,12}|/machines|/queue|/static/[A-Za-z0-
 ACTION = re.compile(r"/api/jobs/[0-9]{1,12}/actions/[a-z]+")
 """The only paths that are posted to."""
 LONGEST_PATH = 200
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "worker-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        b"worker-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -67,12 +67,7 @@ class Guard:
 
     def _refuse(self, scope: Scope) -> tuple[int, str] | None:
         """Return the status and the reason with which a request is refused; None if it is not."""
-        method, path, headers = scope["method"], scope["path"], scope["headers"]
-
-        def values(name: bytes) -> list[bytes]:
-            return [value for key, value in headers if key == name]
-
-        hosts, origins, sites = values(b"host"), values(b"origin"), values(b"sec-fetch-site")
+        path, hosts, origins = scope["path"], _values(scope, b"host"), _values(scope, b"origin")
         if len(hosts) != 1 or not HOST.fullmatch(hosts[0]):
             return 403, "the address must begin with localhost, 127.0.0.1 or [::1]"
         own = b"http://" + hosts[0]
@@ -80,18 +75,32 @@ class Guard:
             return 403, "the request comes from another page"
         if len(path) > LONGEST_PATH:
             return 414, "the path is too long"
-        if method not in ("GET", "HEAD"):
-            if method != "POST" or not ACTION.fullmatch(path):
-                return 405, "this method is not allowed"
-            if not self._actions:
-                return 403, "jobs are changed only if the server was started with: tpux web --allow-actions"
-            if origins != [own] or sites != [b"same-origin"]:
-                return 403, "the request does not come from this page"
-        if OPEN.fullmatch(path):
+        if scope["method"] not in ("GET", "HEAD"):
+            refused = self._refuse_change(scope, own)
+        elif OPEN.fullmatch(path):
             return None
-        if any(site not in (b"same-origin", b"none") for site in sites):
+        else:
+            refused = None
+        return refused or self._refuse_data(scope)
+
+    def _refuse_change(self, scope: Scope, own: bytes) -> tuple[int, str] | None:
+        if scope["method"] != "POST" or not ACTION.fullmatch(scope["path"]):
+            return 405, "this method is not allowed"
+        if not self._actions:
+            return 403, "jobs are changed only if the server was started with: tpux web --allow-actions"
+        if _values(scope, b"origin") != [own] or _values(scope, b"sec-fetch-site") != [b"same-origin"]:
+            return 403, "the request does not come from this page"
+        return None
+
+    def _refuse_data(self, scope: Scope) -> tuple[int, str] | None:
+        if any(site not in (b"same-origin", b"none") for site in _values(scope, b"sec-fetch-site")):
             return 403, "the request comes from another page"
-        given = values(b"authorization")
+        given = _values(scope, b"authorization")
         if len(given) != 1 or not hmac.compare_digest(given[0], self._token):
             return 401, "the token is missing or wrong: open the address that `tpux web` has printed"
         return None
+
+
+def _values(scope: Scope, name: bytes) -> list[bytes]:
+    """Return the values of a header, as they came."""
+    return [value for key, value in scope["headers"] if key == name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,8 +81,6 @@ class Follower:
             return None
 
     def _read(self, file: int, size: int) -> dict[str, JsonValue] | None:
-        import os
-
         skipped, anew = 0, size < self.offset  # the file has lost its end in a crash of this machine
         start = max(0, self.offset)
         if self.offset < 0 or anew or size - start > BEHIND:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tpux import JsonValue, TpuxError, api, events
 from tpux.api import JobInfo
@@ -11,9 +11,6 @@ from tpux.api.text import printable
 from tpux_history.use import read_history
 from tpux_info.machines import QUEUED, Machines, Prices, count, machines_of
 from tpux_info.prices import PRICES, read_prices
-
-Spent = dict[str, tuple[float, str, float]]
-"""By job: hours that its machines were held up to a time, the type, and that time."""
 
 
 class Held:
@@ -25,7 +22,7 @@ class Held:
     def table(self, jobs: Iterable[JobInfo]) -> dict[str, JsonValue]:
         """Return the machines that jobs hold: by whom, until when, and at what price per hour and so far."""
         jobs = list(jobs)
-        prices, note = _prices()
+        prices, note = prices_and_note()
         found = [machines for machines in map(machines_of, jobs) if machines is not None]
         held = [machines for machines in found if machines.state != QUEUED]
         totals = count(jobs, found, prices)
@@ -68,15 +65,11 @@ class Held:
                 return None
             seconds, at = {str(kind): took for kind, took in history.machine_seconds.items()}, now
             self._since[job.id] = (job.updated_at, seconds, at)
-        total = 0.0
-        for kind, took in seconds.items():
-            price = prices.get(kind, prices.get(kind.partition(" ")[0]))
-            if price is None:
-                return None
-            total += price * took / 3600
         one = machines_of(job)
-        per_hour = one.price(prices) if one else 0.0
-        return None if per_hour is None else round(total + per_hour * (now - at) / 3600, 2)
+        per_hour, until_then = one.price(prices) if one else 0.0, cost(seconds, prices)
+        if per_hour is None or until_then is None:
+            return None
+        return round(until_then + per_hour * (now - at) / 3600, 2)
 
 
 def queue(jobs: Iterable[JobInfo]) -> dict[str, JsonValue]:
@@ -106,7 +99,18 @@ def queue(jobs: Iterable[JobInfo]) -> dict[str, JsonValue]:
     return {"rows": rows}
 
 
-def _prices() -> tuple[Prices, str]:
+def cost(seconds: Mapping[str, float], prices: Prices) -> float | None:
+    """Return what machines have cost that were held for some time, by type; None if a price is unknown."""
+    total = 0.0
+    for kind, took in seconds.items():
+        price = prices.get(kind, prices.get(kind.partition(" ")[0]))
+        if price is None:
+            return None
+        total += price * took / 3600
+    return total
+
+
+def prices_and_note() -> tuple[Prices, str]:
     """Return the prices per hour, and which table that is, with its date."""
     path = api.home() / PRICES
     try:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tpux import TpuxError, UsageError, api
+from tpux import JsonValue, TpuxError, UsageError, api
 from tpux_web import logs
 from tpux_web.actions import ACTIONS, Action, question, run
 from tpux_web.stream import MOST_TOPICS, Streams
@@ -47,7 +47,7 @@ def make_app(streams: Streams, *, actions: bool) -> Starlette:
             topics = [streams.topic(name) for name in names]
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
-        greeting = {"actions": actions}
+        greeting: dict[str, JsonValue] = {"actions": actions}
         return StreamingResponse(streams.lines(topics, greeting), media_type="application/x-ndjson")
 
     routes = [

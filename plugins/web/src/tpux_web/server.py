@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import secrets
+import signal
 import socket
 import stat
 from collections.abc import Iterator
@@ -67,11 +69,25 @@ def serve(port: int | None, *, actions: bool) -> None:
     )
     try:
         directory = _directory()
-        with _listen(port, directory) as listening, _token_file(directory, token):
+        logger = logging.getLogger("uvicorn")
+        logger.addHandler(logging.FileHandler(directory / "log", delay=True))
+        logger.propagate = False
+        with _listen(port, directory) as listening, _token_file(directory, token), _signals_end_nothing():
             _print_address(listening, token, actions=actions)
             _Server(config, streams).run(sockets=[listening])
     except OSError as error:
         raise TpuxError(f"cannot serve: {error.strerror or error}", where=error.filename or "tpux web") from error
+
+
+@contextmanager
+def _signals_end_nothing() -> Iterator[None]:
+    """Let uvicorn alone act on Ctrl-C and SIGTERM, which it raises again at its end: then files would remain."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _directory() -> Path:
@@ -84,6 +100,9 @@ def _directory() -> Path:
 
 @contextmanager
 def _token_file(directory: Path, token: str) -> Iterator[None]:
+    for path in directory.glob("token-*"):
+        if not Path(f"/proc/{path.name.removeprefix('token-')}").exists():
+            path.unlink(missing_ok=True)  # of a server that was killed; on a system without /proc of a live one, too
     path = directory / f"token-{os.getpid()}"
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +24,7 @@ MOST_TOPICS = 64
 MOST_STREAMS = 16
 """Streams at once; a browser has one for all of its pages."""
 
-Data = Mapping[str, JsonValue]
+Data = dict[str, JsonValue]
 
 
 class Topic(Protocol):
@@ -52,7 +52,7 @@ class Watched:
             data = self.get()
         except UsageError as error:
             data = {"gone": error.message}
-        except (TpuxError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  shown, and one job's files must not end the other topics
             data = {"error": str(error)}
         text = json.dumps(data)
         if text == self.last:
@@ -137,7 +137,7 @@ class Streams:
             return Watched(lambda: self.curves.of(job, attempts), 10.0)
         if kind == "log" and len(parts) == 4:
             offset = -1 if parts[3] == "end" else _integer(parts[3])
-            return Output(Follower(*map(_integer, parts[:3]), offset))
+            return Output(Follower(_integer(parts[0]), _integer(parts[1]), _integer(parts[2]), offset))
         raise ValueError(f"no such topic: {text!r}")
 
     async def lines(self, topics: Sequence[Topic], greeting: Data) -> AsyncIterator[bytes]:

@@ -375,7 +375,7 @@ function showMachines(page) {
     { label: "STATE", value: (row) => row.state, kind: (row) => `state ${row.state}` },
     { label: "WORKERS", value: (row) => String(row.workers) },
     { label: "HELD BY", value: link("job") },
-    { label: "SINCE", value: (row) => age(now() - row.since) },
+    { label: "FOR", value: (row) => age(now() - row.since) },
     { label: "RELEASED", value: (row) => (row.release_at ? `in ${age(row.release_at - now())}` : row.held ? "by hand" : "") },
     { label: "PER HOUR", value: (row) => money(row.per_hour) },
     { label: "SO FAR", value: (row) => money(row.spent) },
