@@ -26,19 +26,6 @@ LONGEST_SOCKET = 100
 """Bytes of the path of a socket, of which Linux allows 107."""
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, which waits for open streams: they are ended first."""
-
-    def __init__(self, config: uvicorn.Config, streams: Streams) -> None:
-        super().__init__(config)
-        self._streams = streams
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the streams, and then the server."""
-        self._streams.stopping = True
-        super().handle_exit(sig, frame)
-
-
 def serve(port: int | None, *, actions: bool) -> None:
     """Serve until Ctrl-C or SIGTERM, and print the address first.
 
@@ -67,22 +54,38 @@ def serve(port: int | None, *, actions: bool) -> None:
         h11_max_incomplete_event_size=64 * 1024,
         timeout_graceful_shutdown=2,
     )
+    server = uvicorn.Server(config)
     try:
         directory = _directory()
         logger = logging.getLogger("uvicorn")
         logger.addHandler(logging.FileHandler(directory / "log", delay=True))
         logger.propagate = False
-        with _listen(port, directory) as listening, _token_file(directory, token), _signals_end_nothing():
+        with _listen(port, directory) as listening, _token_file(directory, token), _ended_by_signals(server, streams):
             _print_address(listening, token, actions=actions)
-            _Server(config, streams).run(sockets=[listening])
+            server.run(sockets=[listening])
     except OSError as error:
         raise TpuxError(f"cannot serve: {error.strerror or error}", where=error.filename or "tpux web") from error
 
 
 @contextmanager
-def _signals_end_nothing() -> Iterator[None]:
-    """Let uvicorn alone act on Ctrl-C and SIGTERM, which it raises again at its end: then files would remain."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+def _ended_by_signals(server: uvicorn.Server, streams: Streams) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the streams, for which uvicorn would wait, and then the server.
+
+    uvicorn raises a signal again at its end, and does not handle one that comes before it has begun.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        streams.stopping = server.should_exit = True
+        del number, frame
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    handle_exit = server.handle_exit
+
+    def end_streams_first(number: int, frame: FrameType | None) -> None:
+        streams.stopping = True
+        handle_exit(number, frame)
+
+    server.handle_exit = end_streams_first  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -124,6 +127,7 @@ def _listen(port: int | None, directory: Path) -> Iterator[socket.socket]:
             except OSError as error:
                 hint = "take another one, or --port 0 for any that is free"
                 raise UsageError(f"port {port} cannot be used: {error.strerror}", hint=hint) from error
+            listening.listen()
             yield listening
         return
     path = directory / "socket"
@@ -133,6 +137,7 @@ def _listen(port: int | None, directory: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         path.chmod(0o600)
+        listening.listen()
         try:
             yield listening
         finally:
