@@ -28,6 +28,7 @@ BENCHMARKS = (
     "sync",
     "modules",
     "fetching",
+    "web",
 )
 BY_NAME = ("peers",)
 """Those that only run if they are named: they need what `make bench-peers` installs."""

@@ -604,6 +604,7 @@ class Curves {
 
 const MOST_LINES = 5000;
 const LONGEST_LINE = 4000;
+const encoder = new TextEncoder();
 
 /** Escape sequences of colours as pieces of text; all others are left out. */
 class Pieces extends AnsiUp {
@@ -701,11 +702,13 @@ class Log {
   #add(data) {
     if (this.first || data.anew || data.skipped) {
       this.first = false;
-      this.#start = data.start;
+      if (!data.skipped) this.#start = data.start;
       this.more.hidden = this.#start <= 0;
       this.#open = null;
       this.#rest = "";
+      if (data.anew) this.lines.replaceChildren();
       if (data.skipped) this.lines.append(element("div", { class: "line gap" }, `… ${data.skipped} bytes left out: the program prints faster than this page shows`));
+      if (data.skipped) this.lines.lastElementChild.size = data.skipped;
     }
     const parts = (this.#rest + data.text).split("\n");
     this.#rest = parts.pop();
@@ -715,13 +718,13 @@ class Log {
     if (this.#rest) made.append((this.#open = this.#line(this.#rest)));
     else this.#open = null;
     this.lines.append(made);
-    while (this.lines.childElementCount > MOST_LINES && this.follow.checked) this.lines.firstElementChild.remove();
+    if (this.follow.checked) this.#trim(MOST_LINES);
     if (this.follow.checked) this.#jump();
     else if (added) {
       this.#unseen += added;
       this.fresh.hidden = false;
       write(this.fresh, `${this.#unseen} new lines`);
-      if (this.lines.childElementCount > 4 * MOST_LINES) for (let n = 0; n < MOST_LINES; n++) this.lines.firstElementChild.remove();
+      if (this.lines.childElementCount > 4 * MOST_LINES) this.#trim(3 * MOST_LINES);
     }
   }
 
@@ -729,9 +732,19 @@ class Log {
   #line(text) {
     const node = this.#open ?? element("div", { class: "line" });
     this.#open = null;
+    node.size = encoder.encode(text).length + 1;
     paint(node, text);
     this.#match(node);
     return node;
+  }
+
+  /** Remove the first lines; `Earlier lines` reads them again. */
+  #trim(most) {
+    while (this.lines.childElementCount > most) {
+      this.#start += this.lines.firstElementChild.size ?? 0;
+      this.lines.firstElementChild.remove();
+      this.more.hidden = false;
+    }
   }
 
   #match(node) {
