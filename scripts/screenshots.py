@@ -65,11 +65,11 @@ def take(address: str, job: int) -> None:
     with sync_playwright() as playwright:
         path = os.environ.get("CHROMIUM") or shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 300})
+        page = browser.new_page(viewport={"width": 1000, "height": 350})
         page.goto(address.replace("/#", "/jobs#"))
         page.locator("tbody tr").nth(2).wait_for()
         page.screenshot(path=IMAGES / "web-jobs.png")
-        page.set_viewport_size({"width": 1000, "height": 1150})
+        page.set_viewport_size({"width": 1000, "height": 1500})
         page.goto(f"{address.partition('#')[0]}jobs/{job}")
         page.locator(".chart").first.wait_for()
         page.wait_for_timeout(1000)
