@@ -64,7 +64,7 @@ def rows() -> list[Row]:
 @contextmanager
 def serving(sandbox: Sandbox) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
     """Yield a server, its port and its token."""
-    argv = [TPUX, "web", "--port", "0"]
+    argv = [str(TPUX), "web", "--port", "0"]
     process = subprocess.Popen(argv, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     address, _, token = process.stdout.readline().decode().strip().partition("/#token=")

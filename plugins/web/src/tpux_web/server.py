@@ -81,9 +81,9 @@ def _ended_by_signals(server: uvicorn.Server, streams: Streams) -> Iterator[None
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     handle_exit = server.handle_exit
 
-    def end_streams_first(number: int, frame: FrameType | None) -> None:
+    def end_streams_first(sig: int, frame: FrameType | None) -> None:
         streams.stopping = True
-        handle_exit(number, frame)
+        handle_exit(sig, frame)
 
     server.handle_exit = end_streams_first  # type: ignore[method-assign]
     try:
