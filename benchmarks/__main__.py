@@ -30,6 +30,7 @@ BENCHMARKS = (
     "modules",
     "fetching",
     "slurm",
+    "web",
 )
 BY_NAME = ("peers",)
 """Those that only run if they are named: they need what `make bench-peers` installs."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that the tests need (an SSH server, docker, Slurm, FUSE mounts, tools of the emulated workers).
+# Installs the system packages that the tests need (an SSH server, docker, Slurm, FUSE mounts, a browser, tools of the emulated workers).
 # Does nothing if all are present. Installs missing ones as root on Debian or Ubuntu, and lists them elsewhere.
 set -eu
 missing=
@@ -27,6 +27,7 @@ need sbatch slurm-wlm
 need slurmctld slurm-wlm
 need munged munge
 need fusermount3 fuse3
+need chromium chromium
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then
     export DEBIAN_FRONTEND=noninteractive

@@ -9,10 +9,12 @@ them remove what could control a terminal. `worker_prefix(index)` is what a line
 `with_iso_times(event.to_json())` for `--json`. `describe_event(event)` returns an event as a line, and
 `RepetitionFilter().is_new(event)` says whether that would repeat an earlier line; `describe_failure(failure)` returns a
 failure as one. `start_of(log, lines, after)` is where a log's last lines, or those since a time, begin.
+`find_attempts(events, now)` returns how each attempt of a job has spent its time. Since 0.1.
 """
 
 from __future__ import annotations
 
+from tpux.api.attempts import find_attempts as find_attempts
 from tpux.api.event_lines import RepetitionFilter as RepetitionFilter
 from tpux.api.event_lines import describe_event as describe_event
 from tpux.api.event_lines import describe_failure as describe_failure

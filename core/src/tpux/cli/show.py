@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tpux.api.attempts import LEGEND, Attempt, bars, find_attempts
 from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure, describe_files, stated_line
 from tpux.api.times import iso, local_time, with_iso_times
-from tpux.cli.attempts import LEGEND, Attempt, bars, find_attempts
 from tpux.cli.common import (
     FAILURE_COLOUR,
     STATE_COLOURS,

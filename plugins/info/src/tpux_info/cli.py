@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tpux_info.machines import Machines, Prices, Totals
 
 app = api.new_app()
-PRICES = "prices.yaml"
 
 
 @app.command(epilog="Example: tpux info\n\nExample: tpux info --all-users --json")
@@ -35,8 +34,9 @@ def info(
     is in the directory of the store. `tpux tpu list` shows TPUs that no job holds.
     """
     from tpux_info.machines import count, group, machines_of
+    from tpux_info.prices import PRICES, read_prices
 
-    table = _read_prices(prices)
+    table = read_prices(prices)
     jobs = api.jobs(all_users=users, warn=api.say)
     found = [machines for machines in map(machines_of, jobs) if machines is not None]
     totals = count(jobs, found, table)
@@ -101,22 +101,6 @@ def _describe(totals: Totals, prices: Path) -> str:
         others = f", the others {price}" if totals.priced else ""
         price = f"price per hour unknown ({prices.name} has none for {', '.join(totals.unpriced)}{others})"
     return "; ".join([held, *([f"jobs: {jobs}"] if jobs else []), price])
-
-
-def _read_prices(given: Path | None) -> Mapping[str, float]:
-    """Return the prices per hour, by type; none if there is no table.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no table of prices.
-    """
-    from pydantic import Field, RootModel
-
-    from tpux.fields import read_data_file
-
-    path = given or api.home() / PRICES
-    if given is None and not path.exists():
-        return {}
-    return read_data_file(path, RootModel[dict[str, Annotated[float, Field(strict=True)]]]).root
 
 
 def _count(number: int, noun: str) -> str:

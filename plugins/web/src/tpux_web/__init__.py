@@ -1,0 +1,1 @@
+"""`tpux web`: the jobs, their output and their machines on a web page of this machine."""
