@@ -30,6 +30,7 @@ DIST_OF = {
     "log": "tpux-plugin-log",
     "progress": "tpux-plugin-progress",
     "storage": "tpux-plugin-storage",
+    "limits": "tpux-plugin-history",
     "wandb": "tpux-plugin-wandb",
     "brevo_email": "tpux-plugin-brevo",
     "emulator": "tpux-plugin-emulator",
@@ -51,7 +52,7 @@ DIST_OF_COMMAND = {
 LISTENERS = frozenset({"libtpu", "log", "wandb", "brevo_email"})
 """Detectors and listeners that are active as soon as their section is present; nothing else selects them."""
 
-ALWAYS_USED = frozenset({"progress"})
+ALWAYS_USED = frozenset({"limits", "progress"})
 """Plugins that use their section in every job: it is an error while they are not installed."""
 
 
