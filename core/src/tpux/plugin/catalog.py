@@ -41,6 +41,7 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "rehearse", "sweep")},
     "sync": "tpux-plugin-code",
+    "storage": "tpux-plugin-storage",
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
