@@ -68,9 +68,13 @@ def job(tpux, cloud, tmp_path) -> tuple[str, list[str]]:
     """Return a job that has failed once and runs again, and the directories of its attempts."""
     job = tpux.create(CONFIG.replace("FILE", str(tmp_path / "go")))
     tpux.until(lambda: tpux.json("show", job)["attempt"] == 2 and tpux.json("show", job)["state"] == "running")
+    return job, directories(tpux, job)
+
+
+def directories(tpux, job):
     lines = next(tpux.home.glob(f"jobs/*/{job}/events.jsonl")).read_text().splitlines()
     started = [event for event in map(json.loads, lines) if event["type"] == "attempt-started"]
-    return job, [event["output_dir"].removeprefix("gs://") for event in started]
+    return [event["output_dir"].removeprefix("gs://") for event in started]
 
 
 def end(tpux, job, tmp_path):
@@ -104,13 +108,13 @@ def test_old_checkpoints_are_shown_and_deleted_and_the_newest_complete_one_is_no
 
 
 def test_what_a_live_attempt_resumes_from_is_not_deleted(tpux, cloud, tmp_path):
-    job = tpux.create(CONFIG.replace("FILE", str(tmp_path / "go")).replace("exit 3", "sleep 2; exit 3"))
+    job = tpux.create(CONFIG.replace("FILE", str(tmp_path / "go")).replace("exit 3", "sleep 8; exit 3"))
     tpux.until_state(job, "running")
-    directory = tpux.json("show", job)["output_dir"].removeprefix("gs://")
+    [directory] = directories(tpux, job)
     cloud.save(directory, "ckpt-1")
     cloud.save(directory, "ckpt-2")
     tpux.until(lambda: tpux.json("show", job)["attempt"] == 2 and tpux.json("show", job)["state"] == "running")
-    second = tpux.json("show", job)["output_dir"].removeprefix("gs://")
+    second = directories(tpux, job)[1]
     cloud.save(second, "ckpt-3")
     shown = tpux("storage", "clean", job, "--keep", "1", "--delete", "-y").stdout
     assert shown.count("kept: an attempt resumes from here") == 2
