@@ -108,7 +108,7 @@ def test_old_checkpoints_are_shown_and_deleted_and_the_newest_complete_one_is_no
 
 
 def test_what_a_live_attempt_resumes_from_is_not_deleted(tpux, cloud, tmp_path):
-    job = tpux.create(CONFIG.replace("FILE", str(tmp_path / "go")).replace("exit 3", "sleep 8; exit 3"))
+    job = tpux.create(CONFIG.replace("FILE", str(tmp_path / "go")).replace("exit 3", "{ sleep 8; exit 3; }"))
     tpux.until_state(job, "running")
     [directory] = directories(tpux, job)
     cloud.save(directory, "ckpt-1")

@@ -42,7 +42,7 @@ DIST_OF_COMMAND = {
     **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "rehearse", "sweep")},
     "sync": "tpux-plugin-code",
     "storage": "tpux-plugin-storage",
-    "tpu": "tpux-plugin-gcp",
+    **dict.fromkeys(("quota", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
     **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
