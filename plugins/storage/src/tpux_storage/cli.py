@@ -1,4 +1,4 @@
-"""`tpux storage` (Administration): delete and copy checkpoints in buckets, and show what buckets hold."""
+"""`tpux storage` (Administration): delete and copy checkpoints in buckets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="storage",
-    help="Delete and copy checkpoints in buckets, and show what buckets hold.",
+    help="Delete and copy checkpoints in buckets.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -40,7 +40,7 @@ def clean(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Show, or with --delete delete, the old checkpoints of a job in its output directories.
+    """Show or delete the old checkpoints of a job in a bucket.
 
     What command.checkpoint matches is a checkpoint. It is complete if it has the file that is written last: of Orbax,
     of PyTorch, or --marker. If none has it, nothing is deleted. Neither is the newest complete one, one that is not
@@ -89,7 +89,7 @@ def copy(
     marker: Marker = None,
     yes: Yes = False,
 ) -> None:
-    """Copy a complete checkpoint of a job to another bucket, such as one in the region of other machines.
+    """Copy a complete checkpoint of a job to another bucket.
 
     It says how much that is and what the traffic costs, and asks. Typed again, it copies what is missing. Each object
     is compared with its source, by its size and checksum.
