@@ -22,7 +22,7 @@ from tpux.model.events import Event, StateChanged
 from tpux.model.failures import Failure
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
-from tpux.store import Store
+from tpux.store import Store, tags
 from tpux.store.state import ENDS
 from tpux_history import cli, ledger
 from tpux_history import use as uses
@@ -213,6 +213,48 @@ def test_the_hours_of_a_job_outlive_its_record(tmp_path: Path, monkeypatch: pyte
     assert "1 train, deleted: v5p-8 spot, 23.0 h\n" in text
     assert "v5p-8 spot: 45.0 machine hours, 180.00\ntotal: 180.00\n" in text
     assert run("--since", "1h") == ""
+
+
+def test_sums_by_user_tag_and_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a job add up whatever they are summed by, and another user's machines are in the user's ledger."""
+    monkeypatch.setenv(env.HOME, str(tmp_path))
+    monkeypatch.setenv(env.USER, "ann")
+    store = Store()
+    first, *others = life()
+    assert isinstance(first, events.Created)
+    record = store.create(lambda job: ({}, events.Created(**{**vars(first), "id": job})), at=first.at)
+    tags.change(record.directory, ["lr", "big"], [])
+    assert record.lock.acquire()
+    record.refresh()
+    for event in others:
+        record.write(event, event.at)
+        ledger.on_event(job=Job(record.id, "ann", store.id, record.directory, {}), event=event)
+    record.lock.release()
+    line = json.loads((tmp_path / "ledger-ann.jsonl").read_text().splitlines()[0])
+    assert (line["tags"], line["user"]) == (["lr", "big"], "ann")
+    old = {key: line[key] for key in line if key not in {"tags", "user"}}  # as an older version wrote it
+    (tmp_path / "ledger-bob.jsonl").write_text(json.dumps({**old, "zone": "us-west4-a"}) + "\n")
+    since = ("--since", "2025-10-09")
+    (tmp_path / "prices.yaml").write_text("v5p-8: 4\nv5p-8 spot us-west4-a: 1\n")
+    [ann, bob] = json.loads(run("--by", "user", *since, "--json"))
+    assert (ann["user"], ann["jobs"], ann["machine_hours"], ann["price"]) == ("ann", 1, 45.0, 180.0)
+    assert (bob["user"], bob["jobs"], bob["machine_hours"], bob["price"]) == ("bob", 1, 23.0, 23.0)
+    hours = {use: seconds / HOUR for use, seconds in ann["seconds"].items()}
+    assert hours == {"queueing": 2, "set-up": 1, "running": 18.5, "preemption": 2, "failures": 0.5}
+    by_tag = json.loads(run("--by", "tag", *since, "--json"))
+    assert [(one["tag"], one["machine_hours"]) for one in by_tag] == [("big", 45.0), ("lr", 45.0)]
+    [by_type] = json.loads(run("--by", "type", *since, "--json"))
+    assert (by_type["type"], by_type["seconds"]) == ("v5p-8 spot", ann["seconds"])
+    shutil.rmtree(record.directory)
+    [ann, _] = json.loads(run("--by", "user,type,tags", *since, "--json"))[::2]
+    assert (ann["tag"], ann["type"], ann["machine_hours"]) == ("big", "v5p-8 spot", 45.0)
+    (tmp_path / "prices.yaml").write_text("v5p-8 spot us-west4-a: 1\n")
+    text = run("--by", "user", *since).splitlines()
+    assert text[0].split()[:4] == ["USER", "JOBS", "MACHINE", "HOURS"]
+    assert [line.split()[-1] for line in text[1:]] == ["-", "23.00"], "a price that is missing is not 0"
+    error = CliRunner().invoke(cli.app, ["--by", "user,zone"]).exception
+    assert isinstance(error, UsageError)
+    assert error.message == "--by: 'zone' is none of user, tag, type"
 
 
 def test_a_begin_in_the_future_is_an_error():

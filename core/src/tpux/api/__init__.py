@@ -346,7 +346,15 @@ def wait(name: str | int, *, timeout: float | None = None) -> JobInfo:
     return last
 
 
-def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
+def stop(
+    name: str | int,
+    *,
+    release: bool = False,
+    keep: bool = False,
+    timeout: float | None = None,
+    grace: float = 0.0,
+    reason: str = "",
+) -> JobInfo:
     """Stop a job and wait until it has stopped. A job that has already ended is not changed.
 
     The program gets SIGTERM, and SIGKILL after `command.grace_period`. By default the machines are kept for
@@ -357,6 +365,8 @@ def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout:
         release: release the machines now.
         keep: keep the machines until they are released explicitly.
         timeout: seconds to wait, None for no limit; the request remains in effect.
+        grace: seconds between SIGTERM and SIGKILL, if more than `command.grace_period`. Since 0.1.
+        reason: why, which `why` says then; by default the user has stopped it. Since 0.1.
 
     Returns:
         The job's final state.
@@ -374,7 +384,7 @@ def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout:
     store = Store()
     record = store.find(str(name))
     if not requests.has_finished(record) or release or keep:
-        requests.write(record, "stop", release=release, keep=keep)
+        requests.write(record, "stop", release=release, keep=keep, grace=grace, reason=reason)
         client.notify(store)
     return wait(record.id, timeout=timeout)
 

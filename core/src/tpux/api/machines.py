@@ -18,6 +18,8 @@ from tpux.store.leases import release as release
 from tpux.store.leases import store_id as store_id
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpux.model.host import Host
     from tpux.model.job import Job
     from tpux.model.machines import Allocation, Worker
@@ -30,6 +32,18 @@ def allocation_of(job: Job) -> Allocation | None:
     if not (job.directory / "events.jsonl").exists():
         return None
     return Store().record(job.id, job.user).refresh().machines
+
+
+def storage_options(job: Job, scheme: str) -> Mapping[str, object]:
+    """Return what the job's plugins say about opening URLs of a scheme, such as its credentials. Since 0.1.
+
+    Raises:
+        TpuxError: a plugin is not installed, or its hook failed.
+    """
+    from tpux.lifecycle.checkpoint import options_of
+    from tpux.plugin.manager import Plugins
+
+    return options_of(job, Plugins(), scheme)
 
 
 def connect_through(word: str, worker: Worker, job: Job) -> Host:

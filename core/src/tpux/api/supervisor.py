@@ -16,6 +16,7 @@ from tpux import env
 from tpux.errors import TpuxError
 from tpux.store import Store, files
 from tpux.store.files import JsonFile
+from tpux.store.pause import Pause, change
 from tpux.supervisor import client
 from tpux.supervisor.files import Files
 
@@ -75,6 +76,19 @@ def restart() -> None:
     store = Store()
     if client.stop(store):
         client.notify(store)
+
+
+def pause(why: str, until: float) -> None:
+    """Let the user's jobs that have not requested machines wait, and say why; an earlier pause is replaced. Since 0.1.
+
+    Args:
+        why: what they wait for, for people; "" ends the pause.
+        until: when they continue, in seconds since the epoch.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    change(Store(), Pause(why, until) if why else None)
 
 
 def start_if_needed() -> None:

@@ -15,8 +15,9 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.turn import Turn
 from tpux.model.failures import Failure
-from tpux.model.job import Checkpoint
+from tpux.model.job import Checkpoint, Job
 from tpux.plugin import spec
+from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 
 _log = logging.getLogger(__name__)
@@ -136,6 +137,11 @@ def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answe
 
 def storage_options(turn: Turn, directory: str) -> Mapping[str, object]:
     """Return the first options that a selected plugin has for a URL, such as the job's credentials; none for a path."""
-    job, plugins, (scheme, url, _) = turn.job, turn.plugins, directory.partition("://")
-    answers = (plugins.call_one(n, spec.storage_options, job=job, scheme=scheme) for n in selected_plugins(job) if url)
+    scheme, url, _ = directory.partition("://")
+    return options_of(turn.job, turn.plugins, scheme) if url else {}
+
+
+def options_of(job: Job, plugins: Plugins, scheme: str) -> Mapping[str, object]:
+    """Return the first options that a selected plugin has for a scheme."""
+    answers = (plugins.call_one(name, spec.storage_options, job=job, scheme=scheme) for name in selected_plugins(job))
     return next((options for options in answers if options is not None), {})

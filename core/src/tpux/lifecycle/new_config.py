@@ -17,6 +17,7 @@ from tpux.model.events import ConfigChanged
 from tpux.model.failures import Finding
 from tpux.model.job import Job, is_url
 from tpux.plugin import spec
+from tpux.plugin.catalog import ALWAYS_USED
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import durable_paths, selected_plugins
 from tpux.store import Files
@@ -69,7 +70,7 @@ def config_files(
 
 
 def preflight(job: Job, plugins: Plugins) -> list[Finding]:
-    """Return what the selected plugins find before anything is created, and whether a resume has something to resume.
+    """Return what the plugins that the job uses find before anything is created, and whether there is a checkpoint.
 
     Raises:
         TpuxError: a plugin's hook failed.
@@ -79,7 +80,8 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     def ask(name: str) -> Sequence[Finding]:
         return _ask(name, job, plugins)
 
-    found = [finding for name in selected_plugins(job) for finding in ask(name)]
+    names = [*selected_plugins(job), *sorted(ALWAYS_USED & job.sections.keys() - {*job.disabled_plugins})]
+    found = [finding for name in names for finding in ask(name)]
     found = [*_check_output_url(job, plugins, ask), *found, *_check_output_directory(job)]
     return [*dict.fromkeys([*found, *_broken_plugins(job, plugins)])]
 

@@ -117,7 +117,8 @@ def _ended(turn: Turn, problems: str) -> Next:
     if turn.state.run.succeeded and not turn.job.job.loop:
         why = f"{requests.SUCCEEDED}{problems}"
         return Next(StateChanged(to="succeeded", why=why, release_at=release_time(turn, "succeeded")))
-    return stopped(turn, f"{requests.STOPPED}{problems}")
+    request = turn.state.request
+    return stopped(turn, f"{(request and request.reason) or requests.STOPPED}{problems}")
 
 
 def _report_unreachable(turn: Turn) -> None:
@@ -252,7 +253,8 @@ def terminate(turn: Turn) -> float | None:
         asks = is_first and turn.state.attempt_open
         started = programs.programs(turn) if turn.state.attempt_ready else {}
         plans = [_plan(turn, worker, started.get(worker.index), asks=asks) for worker in turn.machines.workers]
-        termination.begin(plans, turn.job.command.grace_period)
+        request = turn.state.request
+        termination.begin(plans, max(turn.job.command.grace_period, request.grace if request else 0.0))
     delay = termination.advance()
     if delay is None or not termination.waits_for_unreachable or "inspect" in turn.errors.abandoned:
         return delay

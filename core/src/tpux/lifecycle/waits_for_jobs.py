@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.turn import Next, Turn
 from tpux.model.job import Job
-from tpux.store import Store, groups, ids
+from tpux.store import Store, groups, ids, pause
 
 POLL = 2.0
 """Seconds between two looks at the other jobs, for the first of those that wait."""
@@ -21,6 +21,10 @@ def wait_for_jobs(turn: Turn) -> Next | None:
     state, section = turn.state, turn.job.job
     if state.setup_only:
         return None
+    at_once = state.requested or bool(state.takes_over)
+    if not at_once and (paused := pause.current(turn.store, turn.clock.now())):
+        turn.waiting(paused.why)
+        return Next(after=POLL)
     for job in section.after:
         if (found := _reason(turn, job)) is not None:
             if section.group is not None:
@@ -29,7 +33,6 @@ def wait_for_jobs(turn: Turn) -> Next | None:
             return Next(after=POLL)
     if (group := section.group) is None:
         return None
-    at_once = state.requested or bool(state.takes_over)
     ahead = groups.enter(turn.store, group.name, group.max_running, state.id, at_once=at_once)
     if ahead is None:
         return None

@@ -187,6 +187,8 @@ class RequestAccepted(Event):
         force: delete: remove the record even if the machines cannot be released.
         keep: stop, setup: keep the machines until a user releases them.
         keep_for: stop: keep the machines at least this long, in seconds.
+        grace: stop: seconds after which programs that have not ended are killed, if more than `command.grace_period`.
+        reason: stop: why, for people; empty if the user wants it.
         config: resume, rerun: the directory of a changed config, below the job's; empty if it is the same.
         only: setup: the modules to set up; all if empty.
         workers: setup: the workers to set up; all if empty.
@@ -203,6 +205,8 @@ class RequestAccepted(Event):
     force: bool = False
     keep: bool = False
     keep_for: float = 0.0
+    grace: float = 0.0
+    reason: str = ""
     config: str = ""
     only: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()

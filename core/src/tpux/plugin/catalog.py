@@ -30,6 +30,7 @@ DIST_OF = {
     "log": "tpux-plugin-log",
     "progress": "tpux-plugin-progress",
     "storage": "tpux-plugin-storage",
+    "limits": "tpux-plugin-history",
     "wandb": "tpux-plugin-wandb",
     "notify": "tpux-plugin-notify",
     "brevo_email": "tpux-plugin-notify",
@@ -45,7 +46,8 @@ DIST_OF_COMMAND = {
         for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep")
     },
     "sync": "tpux-plugin-code",
-    "tpu": "tpux-plugin-gcp",
+    "storage": "tpux-plugin-storage",
+    **dict.fromkeys(("quota", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
     **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
@@ -56,7 +58,7 @@ DIST_OF_COMMAND = {
 LISTENERS = frozenset({"libtpu", "log", "wandb", "notify", "brevo_email", "sheets"})
 """Detectors and listeners that are active as soon as their section is present; nothing else selects them."""
 
-ALWAYS_USED = frozenset({"progress"})
+ALWAYS_USED = frozenset({"limits", "progress"})
 """Plugins that use their section in every job: it is an error while they are not installed."""
 
 

@@ -35,20 +35,27 @@ from tpux.api.text import (
 
 if TYPE_CHECKING:
     from tpux import JsonValue
+    from tpux_history.prices import Prices
+    from tpux_history.sums import Key, Sum
     from tpux_history.use import Held, JobHistory, MachineType
 
 app = api.new_app()
-PRICES = "prices.yaml"
-Prices = Mapping[str, float]
 
 
-@app.command(epilog="Example: tpux history --since yesterday\n\nExample: tpux history 12 --since 2026-11-01")
+@app.command(
+    epilog="Example: tpux history --since yesterday\n\nExample: tpux history 12 --since 2026-11-01"
+    "\n\nExample: tpux history --by user,type --since 30d"
+)
 def history(
     job: JobsArg = None,
     since: Annotated[str, typer.Option(help=f"Start of the period: {SINCE}.")] = "7d",
     prices: Annotated[
         Path | None,
         typer.Option(help="A YAML file of prices per hour by type, such as 'v4-32 spot: 9.5'; by default prices.yaml."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="KEYS", help="Print sums only: by user, tag, type or several of them (user,type)."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -57,16 +64,26 @@ def history(
     Time is lost by queueing, set-up, preemptions (until the program runs again, and the steps that were done again) and
     other failures. Machine hours are those of machines that cost money, by type and for each slice; those of jobs whose
     records were deleted are in a ledger. The default file of prices is in the directory of the store.
+
+    A job with several tags counts for each in --by tag. Of other users, --by user has the machines that are in their
+    ledgers: those that were released.
     """
     from tpux_history.ledger import read_ledger
+    from tpux_history.prices import read_prices
+    from tpux_history.sums import parse_keys, sum_up
     from tpux_history.use import read_history
 
-    now = time.time()
-    begin, table = parse_since(since, now), _read_prices(prices)
+    now, keys = time.time(), parse_keys(by)
+    begin, table = parse_since(since, now), read_prices(prices)
     found = []
     chosen = [_find_job(name, now) for name in job] if job else list(api.jobs(warn=api.say))
-    known = {(one.id, one.created_at) for one in chosen}
-    deleted = [] if job else [held for held in read_ledger() if (held.job, held.created_at) not in known]
+    known = {(one.user, one.id, one.created_at) for one in chosen}
+    others = "user" in keys
+    deleted = (
+        []
+        if job
+        else [held for held in read_ledger(all_users=others) if (held.user, held.job, held.created_at) not in known]
+    )
     deleted = [held for held in deleted if held.seconds(begin, now)]
     for one in chosen:
         if one.updated_at < begin and one.done:
@@ -77,6 +94,10 @@ def history(
             if job:
                 raise
             api.say(f"warning: job {int(one.id)} cannot be read: {error}")
+    if keys:
+        tags = {one.id: one.tags for one in chosen}
+        _print_sums(keys, sum_up(found, deleted, tags, keys, begin, now), table, json=json)
+        return
     if json:
         api.emit(_to_json(found, deleted, begin, now, table))
         return
@@ -109,31 +130,10 @@ def _find_job(name: str, now: float) -> api.JobInfo:
         raise
 
 
-def _read_prices(given: Path | None) -> Prices:
-    """Return the prices per hour, by type; none if there is no table.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no table of prices.
-    """
-    from pydantic import Field, RootModel
-
-    from tpux.fields import read_data_file
-
-    path = given or api.home() / PRICES
-    if given is None and not path.exists():
-        return {}
-    return read_data_file(path, RootModel[dict[str, Annotated[float, Field(strict=True)]]]).root
-
-
-def _price(kind: MachineType, hours: float, prices: Prices) -> float | None:
-    price = prices.get(str(kind), prices.get(kind.accelerator))
-    return None if price is None else price * hours
-
-
 def _machine_seconds(
     found: list[JobHistory], deleted: list[Held], begin: float, now: float
 ) -> dict[MachineType, float]:
-    total: defaultdict[MachineType, float] = defaultdict(float)
+    total: defaultdict[MachineType, float] = defaultdict(float)  # by zone as well, which a price may depend on
     for held in deleted:
         total[held.kind] += held.seconds(begin, now)
     for job in found:
@@ -165,10 +165,10 @@ def _to_json(
             {
                 "accelerator": kind.accelerator,
                 "pricing": kind.pricing,
-                "hours": round(seconds / 3600, 3),
-                "price": _price(kind, seconds / 3600, prices),
+                "hours": round(hours, 3),
+                "price": price,
             }
-            for kind, seconds in _machine_seconds(found, deleted, begin, now).items()
+            for kind, hours, price in _by_type(_machine_seconds(found, deleted, begin, now), prices)
         ],
         "deleted": [asdict(held) | {"start": iso(held.start), "end": iso(held.end)} for held in deleted],
     }
@@ -203,12 +203,63 @@ def _print_times(found: list[JobHistory]) -> None:
     )
 
 
+def _print_sums(keys: tuple[Key, ...], sums: Mapping[tuple[str, ...], Sum], prices: Prices, *, json: bool) -> None:
+    """Print a line for each group: what it has used, what was lost, and what it cost; unknown if a price is missing."""
+    from tpux_history.use import USES
+
+    lost = [use for use in USES if use != "running"]
+    found: list[tuple[tuple[str, ...], Sum, float, float | None]] = []
+    for group, one in sums.items():
+        costs = [price for _, _, price in _by_type(one.machine_seconds, prices)]
+        price = None if None in costs else sum(cost for cost in costs if cost is not None)
+        found.append((group, one, sum(one.machine_seconds.values()) / 3600, price))
+    if json:
+        api.emit(
+            [
+                {
+                    **dict(zip(keys, group, strict=True)),
+                    "jobs": len(one.jobs),
+                    "machine_hours": round(hours, 3),
+                    "seconds": {use: round(one.seconds[use], 1) for use in USES},
+                    "price": price,
+                }
+                for group, one, hours, price in found
+            ]
+        )
+        return
+    if not found:
+        api.say("no job was active in this period")
+        return
+    columns: dict[str, list[str]] = {
+        key: [printable(group[index]) or "-" for group, *_ in found] for index, key in enumerate(keys)
+    }
+    columns["jobs"] = [str(len(one.jobs)) for _, one, _, _ in found]
+    columns["machine hours"] = [f"{hours:.1f}" for _, _, hours, _ in found]
+    for use in lost:
+        columns[use] = [format_duration(one.seconds[use]) if one.seconds[use] else "-" for _, one, _, _ in found]
+    if prices:
+        columns["price"] = ["-" if price is None else f"{price:.2f}" for *_, price in found]
+    print_table(columns, always=[*keys, "machine hours"])
+
+
+def _by_type(seconds: Mapping[MachineType, float], prices: Prices) -> list[tuple[MachineType, float, float | None]]:
+    """Return hours and price by type and pricing: of all zones together, whose prices may differ."""
+    from tpux_history.prices import price_of
+    from tpux_history.use import MachineType
+
+    found: dict[MachineType, tuple[float, float | None]] = {}
+    for kind, spent in seconds.items():
+        key, price = MachineType(kind.accelerator, kind.pricing), price_of(kind, spent / 3600, prices)
+        hours, total = found.get(key, (0.0, 0.0))
+        found[key] = hours + spent / 3600, None if price is None or total is None else total + price
+    return [(kind, *found[kind]) for kind in found]
+
+
 def _print_machines(machines: Mapping[MachineType, float], prices: Prices) -> None:
     total = 0.0
-    for kind, seconds in sorted(machines.items(), key=lambda item: str(item[0])):
-        price = _price(kind, seconds / 3600, prices)
+    for kind, hours, price in sorted(_by_type(machines, prices), key=lambda item: str(item[0])):
         total += price or 0.0
-        echo(f"{kind}: {seconds / 3600:.1f} machine hours" + ("" if price is None else f", {price:.2f}"))
+        echo(f"{kind}: {hours:.1f} machine hours" + ("" if price is None else f", {price:.2f}"))
     if machines and prices:
         echo(f"total: {total:.2f}")
 

@@ -32,6 +32,7 @@ IMPORTANT = (
     events.ConfigChanged,
 )
 """Shown, and with them restarts and the end of a job."""
+MACHINES_CAME = (events.Allocated, events.TakenOver)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class MachineType:
 
     accelerator: str
     pricing: str
+    zone: str = ""
 
     def __str__(self) -> str:
         return f"{self.accelerator} {self.pricing}".strip()
@@ -59,6 +61,8 @@ class Held:
         slices: the number of slices.
         start: when they were allocated, in seconds since the epoch.
         end: when their release was confirmed.
+        tags: the tags of the job at that time.
+        user: whose job it was, "" in lines of an older ledger.
     """
 
     job: str
@@ -70,11 +74,13 @@ class Held:
     slices: int
     start: float
     end: float
+    tags: tuple[str, ...] = ()
+    user: str = ""
 
     @property
     def kind(self) -> MachineType:
         """What their hours are counted by."""
-        return MachineType(self.accelerator, self.pricing)
+        return MachineType(self.accelerator, self.pricing, self.zone)
 
     def seconds(self, since: float, until: float) -> float:
         """Return for how long they were held in a period, times their slices."""
@@ -89,6 +95,7 @@ class JobHistory:
         state: at the end of the period.
         events: the important ones in the period.
         seconds: in the period, by use.
+        seconds_of: the same by the type of machines that the job held, or got next.
         machine_seconds: for how long machines that cost money were held in the period, times their slices.
         repeated_steps: steps that had to be done again after a failure or a stop.
         repeated_seconds: how long that took, as far as the rate is known.
@@ -99,6 +106,7 @@ class JobHistory:
     state: str = "pending"
     events: list[Event] = field(default_factory=list)
     seconds: defaultdict[Use, float] = field(default_factory=lambda: defaultdict(float))
+    seconds_of: defaultdict[tuple[MachineType, Use], float] = field(default_factory=lambda: defaultdict(float))
     machine_seconds: defaultdict[MachineType, float] = field(default_factory=lambda: defaultdict(float))
     repeated_steps: int = 0
     repeated_seconds: float = 0.0
@@ -119,6 +127,8 @@ def read_history(happened: Iterable[Event], since: float, until: float) -> JobHi
         if isinstance(event, events.Created):
             history.id, history.name = event.id, event.name
         walk.apply(event)
+        if isinstance(event, MACHINES_CAME):
+            walk.assign(history)
         if event.at >= since:
             if _is_important(event):
                 history.events.append(event)
@@ -127,6 +137,7 @@ def read_history(happened: Iterable[Event], since: float, until: float) -> JobHi
                 rate = event.progress.rate if event.progress else None
                 history.repeated_seconds += event.repeated_steps / rate if rate else 0.0
     walk.spend(history, since, until)
+    walk.assign(history)
     history.state = walk.state
     return history
 
@@ -152,7 +163,7 @@ def read_held(happened: Iterable[Event]) -> Iterator[Held]:
                 if allocation is not None and allocation.costs:
                     kind = allocation.accelerator or accelerator or "unknown"
                     place = (kind, allocation.pricing, allocation.zone, allocation.slices)
-                    yield Held(created.id, created.name, created.at, *place, start, event.at)
+                    yield Held(created.id, created.name, created.at, *place, start, event.at, user=created.user)
                 allocation = None
 
 
@@ -169,6 +180,7 @@ class _Walk:
         self._cause: Use | None = None
         self._accelerator = ""
         self._allocation: Allocation | None = None
+        self._unassigned: defaultdict[Use, float] = defaultdict(float)
 
     def spend(self, history: JobHistory, since: float, until: float) -> None:
         """Count the time since the last event, as far as it is within the period."""
@@ -177,9 +189,22 @@ class _Walk:
             return
         if (use := self._use()) is not None:
             history.seconds[use] += seconds
+            self._unassigned[use] += seconds
+            if self._allocation is not None:
+                self.assign(history)
         if (machines := self._allocation) is not None and machines.costs:
-            kind = MachineType(machines.accelerator or self._accelerator or "unknown", machines.pricing)
-            history.machine_seconds[kind] += seconds * machines.slices
+            history.machine_seconds[self._kind()] += seconds * machines.slices
+
+    def assign(self, history: JobHistory) -> None:
+        """Count what was spent since the last machines for those that the job holds now."""
+        for use, seconds in self._unassigned.items():
+            history.seconds_of[self._kind(), use] += seconds
+        self._unassigned.clear()
+
+    def _kind(self) -> MachineType:
+        if (machines := self._allocation) is None:
+            return MachineType(self._accelerator or "unknown", "")
+        return MachineType(machines.accelerator or self._accelerator or "unknown", machines.pricing, machines.zone)
 
     def _use(self) -> Use | None:
         if self.state == "running":

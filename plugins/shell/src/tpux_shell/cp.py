@@ -48,16 +48,24 @@ class _Remote(NamedTuple):
 @app.command(
     epilog="Example: tpux cp 12:train.log .   or: tpux cp data.csv 12:~/data/ --worker 0-3"
     "\n\nExample: tpux cp -r 12:out results"
+    "\n\nExample: tpux cp --from-job 12 --checkpoint latest gs://other-bucket/runs"
 )
 def cp(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A file or directory, or JOB:PATH on the job's workers.")
     ],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy: JOB:PATH, or a file or directory here.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="The copy: JOB:PATH, or a file or directory here.")
+    ] = None,
     worker: OnlyWorkers = None,
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Copy directories with all that is in them; links stay links.")
     ] = False,
+    from_job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Copy a checkpoint of this job to the URL that is given.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="With --from-job: latest, or the name of one.")] = "latest",
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="With --from-job: do not ask for confirmation.")] = False,
 ) -> None:
     """Copy a file or, with -r, a directory to all workers of a job, or from its first one.
 
@@ -65,6 +73,13 @@ def cp(
     the job has no section code; ~/PATH starts in the home directory. From several workers (--worker), each copy is in a
     directory of its own: TARGET/worker-0.
     """
+    if from_job is not None:
+        if target is not None or "://" not in source:
+            raise UsageError("--from-job takes one URL", hint=f"tpux cp --from-job {from_job} gs://other-bucket/runs")
+        _copy_checkpoint(from_job, source, checkpoint, yes=yes)
+        return
+    if target is None:
+        raise UsageError("the TARGET is missing", hint=f"tpux cp {shlex.quote(source)} .")
     start, end = _remote(source), _remote(target)
     if isinstance(start, _Remote) and isinstance(end, Path):
         _download(start, end, worker, into=target.endswith("/"), recursive=recursive)
@@ -72,6 +87,14 @@ def cp(
         _upload(start, end, worker, recursive=recursive)
     else:
         raise UsageError("one of the two must be JOB:PATH, the other a path here", hint="tpux cp 12:train.log .")
+
+
+def _copy_checkpoint(job: str, url: str, name: str, *, yes: bool) -> None:
+    try:
+        from tpux_storage.cli import copy_from_job
+    except ModuleNotFoundError as error:
+        raise TpuxError("checkpoints are copied by a plugin", hint="pip install tpux-plugin-storage") from error
+    copy_from_job(job, url, name, yes=yes)
 
 
 def _remote(text: str) -> _Remote | Path:

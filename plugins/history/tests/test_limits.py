@@ -1,0 +1,89 @@
+"""The plugin `limits`: it warns at 80 %, stops and releases at 100 %, and lets queued jobs wait."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from tests.test_info import PAID
+
+from tpux_testing import section_contract
+
+CONFIG = """
+tpu: {allocation_mode: paid, accelerator: v4-16, pricing: spot}
+watch: {resources_every: 1s}
+command:
+  cmd: |
+    trap 'for i in 1 2 3 4 5 6 7 8; do sleep 0.2; done; echo saved; exit 0' TERM
+    echo up
+    while :; do sleep 0.1; done
+  grace_period: 0s
+"""
+
+
+@pytest.fixture
+def paid(tpux):
+    tpux.plugin("tpux-paid", PAID, entries="paid = tpux_paid")
+    return tpux
+
+
+def events(tpux, job):
+    return [json.loads(line) for line in next(tpux.home.glob(f"jobs/*/{job}/events.jsonl")).read_text().splitlines()]
+
+
+def test_the_section():
+    section_contract("limits")
+
+
+def test_a_job_that_reaches_its_limit_saves_its_state_and_gives_its_machines_up(paid):
+    job = paid.create(CONFIG, "limits.hours=0.001", "limits.grace=30s")
+    paid("wait", job, code=103)
+    shown = paid.json("show", job)
+    assert shown["why"] == "stopped by limits.hours: 0.00 of 0.001 machine hours used"
+    assert "saved" in paid.output(job).decode().splitlines(), "it gets limits.grace, not command.grace_period"
+    paid.until(lambda: any(event["type"] == "released" for event in events(paid, job)))
+
+
+def spend(tpux, hours):
+    """Write to the ledger what a job has used whose record was deleted."""
+    user = next(tpux.home.glob("jobs/*")).name
+    held = {"name": "old", "accelerator": "v4-16", "pricing": "spot", "zone": "", "slices": int(hours * 100)}
+    line = {**held, "job": "000900", "created_at": hours, "start": time.time() - 36, "end": time.time()}
+    with (tpux.home / f"ledger-{user}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def test_the_limit_of_a_month_counts_all_jobs_of_the_user(paid):
+    """It warns at 80 %; at 100 % jobs that run are stopped, and others wait until the limit is raised."""
+    limit = "limits.month.hours=10"
+    first = paid.create(CONFIG, limit, "limits.grace=1s")
+    paid.until_state(first, "running")
+    spend(paid, 8.5)
+    paid.until(lambda: "limits.month.hours: 8.5" in paid.json("show", first)["why"])
+    assert paid.json("show", first)["state"] == "running"
+    spend(paid, 2)
+    paid("wait", first, code=103)
+    assert "stopped by limits.month.hours: 10.5" in paid.json("show", first)["why"]
+    assert [event["kind"] for event in events(paid, first) if event["type"] == "warned"] == ["limits.month.hours"]
+    second = paid.create(CONFIG, limit)
+    paid.until(lambda: paid.json("show", second)["why"].startswith("waits for the next month: limits.month.hours"))
+    assert paid.json("show", second)["state"] == "pending"
+    paid("stop", second)
+    paid("resume", second, "limits.month.hours=1000")
+    paid.until_state(second, "running")
+    paid("delete", second, "-y")
+
+
+def test_a_limit_of_the_cost_needs_the_price_of_the_type(paid):
+    error = paid("create", paid.config(CONFIG), "limits.cost=10", code=2).stderr
+    assert "no price is known of v4-16 spot" in error
+    assert paid.json("list") == []
+    (paid.home / "prices.yaml").write_text("v4-16 ondemand: 4\n")
+    paid("create", paid.config(CONFIG), "limits.month.cost=10", code=2)
+    (paid.home / "prices.yaml").write_text("v4-16 spot: 36000\n")  # 10 a second
+    job = paid.create(CONFIG, "limits.cost=30", "limits.grace=1s")
+    began = time.monotonic()
+    paid("wait", job, code=103)
+    assert time.monotonic() - began > 1
+    assert "stopped by limits.cost: " in paid.json("show", job)["why"]
