@@ -15,6 +15,7 @@ from tpux.cli.main import app
         ("history", "tpux-plugin-history"),
         ("info", "tpux-plugin-info"),
         ("sweep", "tpux-plugin-sweep"),
+        ("tasks", "tpux-plugin-tasks"),
         ("exec", "tpux-plugin-shell"),
         ("cp", "tpux-plugin-shell"),
         ("check", "tpux-plugin-doctor"),

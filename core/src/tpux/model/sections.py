@@ -228,6 +228,8 @@ class GroupOfJobs(BaseModel):
     """The group's name, the same in each of its jobs."""
     max_running: int = Field(1, ge=1)
     """The most jobs of the group that have left pending and have not ended, for this job to start."""
+    priority: int = 0
+    """Jobs of the group with a higher number start first, of several those with the lowest ids."""
 
 
 class JobSection(Section):
