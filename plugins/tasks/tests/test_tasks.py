@@ -43,6 +43,15 @@ def stored(cli: CommandLine, job: int) -> dict[str, dict[str, object]]:
     return config
 
 
+def runs(cli: CommandLine, job: str) -> None:
+    for _ in range(600):
+        shown = cli.json("show", job)
+        assert isinstance(shown, dict)
+        if shown["state"] == "running":
+            return
+    raise AssertionError(f"job {job} does not run")
+
+
 def test_one_job_for_each_task_in_the_order_of_their_needs(tpux_cli: CommandLine) -> None:
     file = write(tpux_cli)
     said = tpux_cli("tasks", "run", file).stderr
@@ -53,7 +62,7 @@ def test_one_job_for_each_task_in_the_order_of_their_needs(tpux_cli: CommandLine
     ]
     tpux_cli("wait", "3")
     assert {one["state"] for one in status(tpux_cli, file).values()} == {"succeeded"}
-    assert tpux_cli("logs", "1").stdout == "first all 2\n"
+    assert tpux_cli("logs", "1").stdout == "[0] first all 2\n"
     assert tpux_cli("logs", "2").stdout.endswith("other\n")
     first, other, last = stored(tpux_cli, 1), stored(tpux_cli, 2), stored(tpux_cli, 3)
     assert last["job"]["after"] == [1, 2]
@@ -82,15 +91,15 @@ def test_a_deleted_job_is_created_again_and_waited_for(tpux_cli: CommandLine) ->
     text = FILE.replace("run: 'echo \"first $LEVEL $SIZE\"'", "run: 'exit 3'")
     file = write(tpux_cli, text)
     tpux_cli("tasks", "run", file)
-    tpux_cli("wait", "1", code=1)
+    tpux_cli("wait", "1", code=100)
     tpux_cli("delete", "1", "-y")
     assert "created job 4: first\n" in tpux_cli("tasks", "run", file).stderr
     assert stored_after(tpux_cli, 3) == [4, 2]
-    tpux_cli("wait", "4", code=1)
+    tpux_cli("wait", "4", code=100)
     write(tpux_cli)
     assert "job 4 of task first starts again" in tpux_cli("tasks", "reset", "first", "--file", file).stderr
     tpux_cli("wait", "3")
-    assert tpux_cli("logs", "4").stdout == "first all 2\n"
+    assert tpux_cli("logs", "4").stdout == "[0] first all 2\n"
 
 
 def stored_after(cli: CommandLine, job: int) -> object:
@@ -102,21 +111,20 @@ def stored_after(cli: CommandLine, job: int) -> object:
 
 def current_config(cli: CommandLine, job: int) -> Path:
     directory = next(Path(cli.env["TPUX_HOME"]).glob(f"jobs/*/{job:06}"))
-    newest = max(directory.rglob("resolved.json"), key=lambda path: path.stat().st_mtime_ns)
-    return newest
+    return max(directory.rglob("resolved.json"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def test_reset_takes_back_what_the_file_no_longer_has_and_asks_for_a_job_that_runs(tpux_cli: CommandLine) -> None:
     text = FILE.replace("run: 'pwd; echo other', workdir: ~/", "env: {OLD: 1}, run: 'echo \"old=$OLD\"; sleep 600'")
     file = write(tpux_cli, text)
     tpux_cli("tasks", "run", file)
-    tpux_cli("wait", "2", "--for", "running")
+    runs(tpux_cli, "2")
     write(tpux_cli, text.replace("env: {OLD: 1}, ", "").replace("; sleep 600", ""))
     done = tpux_cli("tasks", "reset", "other", "--file", file, code=2)
     assert "job 2 of task other is running. Stop it and start it again?" in done.stderr
     tpux_cli("tasks", "reset", "other", "--file", file, "-y")
     tpux_cli("wait", "2")
-    assert tpux_cli("logs", "2").stdout == "old=\n"
+    assert tpux_cli("logs", "2").stdout == "[0] old=\n"
 
 
 def test_a_prioritized_task_starts_before_the_others(tpux_cli: CommandLine) -> None:
@@ -125,7 +133,7 @@ def test_a_prioritized_task_starts_before_the_others(tpux_cli: CommandLine) -> N
     text = f"config: train.yaml\naccelerators:\n  v4-8:\n    tasks:\n      - {{id: t0, run: '{waits}'}}\n{tasks}"
     file = write(tpux_cli, text)
     tpux_cli("tasks", "run", file)
-    tpux_cli("wait", "1", "--for", "running")
+    runs(tpux_cli, "1")
     assert "is running" in tpux_cli("tasks", "prioritize", "t0", "-f", file, code=2).stderr
     for name in ("t2", "t3"):
         assert "is the next one" in tpux_cli("tasks", "prioritize", name, "-f", file).stderr
@@ -138,13 +146,15 @@ def test_a_prioritized_task_starts_before_the_others(tpux_cli: CommandLine) -> N
 
 def test_mistakes_have_their_position_and_nothing_is_created(tpux_cli: CommandLine) -> None:
     mistakes = {
-        FILE.replace("[first, other]", "[first, none]"): "tasks.yaml:8:64: there is no task 'none' in this file",
-        FILE.replace("id: other", "id: first"): "tasks.yaml:12:14: there is a task first already",
+        FILE.replace("[first, other]", "[first, none]"): (
+            "tasks.yaml:8:58: accelerators.v4-8.tasks.0.depends_on.1: there is no task 'none' in this file"
+        ),
+        FILE.replace("id: other", "id: first"): "tasks.0.id: there is a task first already",
         FILE.replace("workers: 0", "depends_on: last"): "a cycle: last needs first needs last",
         FILE.replace("workers: 0", "repo: nowhere"): "'nowhere' is neither in repos nor a URL",
-        FILE.replace("config: train.yaml\n", ""): "tasks.yaml:7:9: the task has no config",
+        FILE.replace("config: train.yaml\n", ""): "tasks.0: the task has no config",
         FILE.replace("max_retries: 2", "max_retries: -1"): "tasks.yaml:12:",
-        FILE.replace("workers: 0", "wrokers: 0"): "workers",
+        FILE.replace("workers: 0", "wrokers: 0"): "unknown key 'accelerators.v4-8.tasks.1.wrokers'",
         FILE.replace("run: 'echo last'", "zone: a"): "run",
     }
     for text, message in mistakes.items():
@@ -155,6 +165,14 @@ def test_mistakes_have_their_position_and_nothing_is_created(tpux_cli: CommandLi
     file = write(tpux_cli, config="job: {group: {name: mine}}\n" + CONFIG)
     assert "job.group: the file of tasks sets it" in tpux_cli("tasks", "run", file, code=2).stderr
     assert tpux_cli.json("list") == []
+
+
+def test_two_files_of_one_name_are_not_mixed(tpux_cli: CommandLine) -> None:
+    tpux_cli("tasks", "run", write(tpux_cli))
+    tpux_cli("wait", "3")
+    (tpux_cli.work / "other.yaml").write_text(CONFIG)
+    file = write(tpux_cli, FILE.replace("train.yaml", "other.yaml"))
+    assert "of task first has another config" in tpux_cli("tasks", "run", file, code=2).stderr
 
 
 def test_command(tpux_cli: CommandLine) -> None:

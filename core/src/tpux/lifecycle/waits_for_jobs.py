@@ -30,9 +30,7 @@ def wait_for_jobs(turn: Turn) -> Next | None:
     if (group := section.group) is None:
         return None
     at_once = state.requested or bool(state.takes_over)
-    ahead = groups.enter(
-        turn.store, group.name, group.max_running, state.id, at_once=at_once, priority=group.priority
-    )
+    ahead = groups.enter(turn.store, group.name, group.max_running, state.id, at_once=at_once, priority=group.priority)
     if ahead is None:
         return None
     turn.waiting(f"waits for its turn in the group {group.name}, of which {group.max_running} may run")

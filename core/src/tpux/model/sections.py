@@ -294,7 +294,7 @@ class JobSection(Section):
         """Return which keys have no effect."""
         found = {}
         if self.queue is not None and self.queue.get("enabled") is not False:
-            found["queue"] = "tpux has no task queue: this job runs its own command; create one job for each task"
+            found["queue"] = "this job runs its own command; a job for each task of a file: `tpux tasks run tasks.yaml`"
         if self.loop and self.max_restarts:
             found["max_restarts"] = "once its program has run, a job with job.loop is resumed after every failure"
         return found

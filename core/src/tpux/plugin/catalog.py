@@ -38,7 +38,9 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
-    **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "rehearse", "sweep", "tasks")},
+    **{
+        name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "rehearse", "sweep", "tasks")
+    },
     "sync": "tpux-plugin-code",
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),

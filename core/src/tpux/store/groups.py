@@ -25,9 +25,7 @@ class _Members:
     priorities: dict[str, int] = field(default_factory=dict)
 
 
-def enter(
-    store: Store, name: str, limit: int, job: str, *, at_once: bool = False, priority: int = 0
-) -> int | None:
+def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = False, priority: int = 0) -> int | None:
     """Let a pending job start if fewer than `limit` of its group have, and no other that waits comes before it.
 
     Args:

@@ -47,8 +47,9 @@ def run(
     for task in found.tasks:  # before anything is created
         if task.id not in jobs:
             _check(task, file)
-        elif changed := _difference(task, jobs[task.id]):
-            _require_same_file(task, jobs[task.id], found)
+            continue
+        _require_same_file(task, jobs[task.id], found)
+        if changed := _difference(task, jobs[task.id]):
             hint = f"tpux tasks reset {task.id} --file {file}"
             api.say(f"task {task.id} has changed ({changed}), job {int(jobs[task.id].id)} has not; to start it: {hint}")
     for number, task in enumerate(missing):
@@ -115,7 +116,8 @@ def reset(
         if not job.ended:
             api.confirm(f"job {int(job.id)} of task {task.id} is {job.state}. Stop it and start it again?", yes=yes)
             api.stop(job.id)
-        _tpux("rerun", str(int(job.id)), *_words(task, found, job, jobs), *_removed(task, job))
+        # With the config, since the job's words would otherwise stay: what the file no longer has is gone.
+        _tpux("rerun", str(int(job.id)), "--config", str(task.config), *_words(task, job, jobs))
         api.say(f"job {int(job.id)} of task {task.id} starts again from scratch")
 
 
@@ -159,7 +161,7 @@ def _after(task: Task, jobs: Mapping[str, api.JobInfo]) -> list[int]:
     return [int(jobs[one].id) for one in task.needs]
 
 
-def _words(task: Task, found: TaskFile, job: api.JobInfo | None, jobs: Mapping[str, api.JobInfo]) -> list[str]:
+def _words(task: Task, job: api.JobInfo | None, jobs: Mapping[str, api.JobInfo]) -> list[str]:
     """Return all words of the job of a task; a priority that it has remains."""
     group = {"name": task.group, "max_running": task.max_jobs, "priority": _priority(job) if job else 0}
     return [
@@ -174,7 +176,7 @@ def _create(task: Task, found: TaskFile, jobs: Mapping[str, api.JobInfo]) -> api
     given = _sections(task, "job").get("tags")
     own = [*map(str, given if isinstance(given, list) else [given] if given else [])]
     tags = f"job.tags={json_.dumps([*dict.fromkeys([*own, *_tags(task.id, found.name)])])}"
-    return api.submit(task.config, [*_words(task, found, None, jobs), tags], warn=api.say)
+    return api.submit(task.config, [*_words(task, None, jobs), tags], warn=api.say)
 
 
 def _sections(task: Task, section: str) -> Mapping[str, JsonValue]:
@@ -222,20 +224,15 @@ _OWN = ("job.group", "job.after", "job.name", "job.tags")
 
 
 def _last(words: Sequence[str]) -> dict[str, str]:
-    """Return the value that each key of a task has at the end; null is that it has none."""
+    """Return the value that each key of a task has at the end."""
     pairs = dict(word.partition("=")[::2] for word in words)
-    return {key: value for key, value in pairs.items() if not key.startswith(_OWN) and value != "null"}
+    return {key: value for key, value in pairs.items() if not key.startswith(_OWN)}
 
 
 def _difference(task: Task, job: api.JobInfo) -> str:
     """Return the keys in which a task differs from its job."""
     now, then = _last(task.words), _last(job.overrides())
     return ", ".join(key for key in {**then, **now} if now.get(key) != then.get(key))
-
-
-def _removed(task: Task, job: api.JobInfo) -> list[str]:
-    """Return words that take back what a task no longer has."""
-    return [f"{key}=null" for key in _last(job.overrides()) if key not in _last(task.words)]
 
 
 def _require_same_file(task: Task, job: api.JobInfo, found: TaskFile) -> None:

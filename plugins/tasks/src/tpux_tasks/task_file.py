@@ -67,17 +67,19 @@ class _File(BaseModel):
                 yield ("accelerators", kind, "tasks", index), accelerator, task
 
     @classmethod
-    def model_validate(cls, obj: object, **options: object) -> Self:  # type: ignore[override]
+    def model_validate(cls, obj: object, **options: object) -> Self:
         """Validate the file, and what its tasks say about each other: an error has the position of the one key.
 
         Raises:
             ValidationError: it is not valid.
         """
         made = super().model_validate(obj, **options)  # type: ignore[arg-type]
-        problems = [*made._problems()]
+        problems = [*made.problems()]
         if problems:
             details = [
-                InitErrorDetails(type=PydanticCustomError("value_error", "{reason}", {"reason": text}), loc=at, input="")
+                InitErrorDetails(
+                    type=PydanticCustomError("value_error", "{reason}", {"reason": text}), loc=at, input=""
+                )
                 for at, text in problems
             ]
             raise ValidationError.from_exception_data(cls.__name__, details)
@@ -192,7 +194,10 @@ def _make(found: _File, here: Path, name: str, kind: str, accelerator: _Accelera
     for level in levels:
         given.update({key: value for key in _Keys.model_fields if (value := getattr(level, key)) is not None})
     variables = {key: text for level in levels if isinstance(level.env, dict) for key, text in level.env.items()}
-    words = [f"tpu.accelerator={json.dumps(kind)}", f"command.cmd={json.dumps(_script(task.run, given.get('workdir')))}"]
+    words = [
+        f"tpu.accelerator={json.dumps(kind)}",
+        f"command.cmd={json.dumps(_script(task.run, given.get('workdir')))}",
+    ]
     words += [f"command.env.{key}={json.dumps(_as_text(value))}" for key, value in variables.items()]
     if names := [level.env for level in levels if isinstance(level.env, str)]:
         words += ["job.env_type=conda", f"conda.name={json.dumps(names[-1])}"]
@@ -208,9 +213,7 @@ def _make(found: _File, here: Path, name: str, kind: str, accelerator: _Accelera
     group = f"{name}-{re.sub(r'[^-A-Za-z0-9_.]+', '-', kind)}"[:100]
     config = here / Path(str(given.get("config", found.config))).expanduser()
     limit = given.get("max_jobs", 1)
-    return Task(
-        task.id, config, tuple(task.depends_on), group, limit if isinstance(limit, int) else 1, tuple(words)
-    )
+    return Task(task.id, config, tuple(task.depends_on), group, limit if isinstance(limit, int) else 1, tuple(words))
 
 
 def _script(run: str, directory: object) -> str:
