@@ -167,5 +167,5 @@ def test_commands_of_the_other_tools(tpux):
     assert "`tpux describe` is the same command; `tpux show` prints a job's state" in helped
     tpux("kill", job)
     assert tpux.show(job)["state"] == "stopped"
-    assert "create one job for each task" in tpux("queue", "tasks.yaml", code=2).stderr
+    assert "tpux tasks run tasks.yaml" in tpux("queue", "tasks.yaml", code=2).stderr
     assert "\n  kill" not in tpux("--help").stdout

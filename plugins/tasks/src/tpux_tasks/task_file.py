@@ -85,7 +85,8 @@ class _File(BaseModel):
             raise ValidationError.from_exception_data(cls.__name__, details)
         return made
 
-    def _problems(self) -> Iterator[tuple[_Location, str]]:
+    def problems(self) -> Iterator[tuple[_Location, str]]:
+        """Yield what contradicts itself in the tasks, each with the position of its key."""
         seen = dict[str, _Location]()
         for at, accelerator, task in self.locations():
             if task.id in seen:
