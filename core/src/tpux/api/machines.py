@@ -1,7 +1,7 @@
 """Machines, for allocators, transports and modules: `from tpux.api import machines`.
 
-Leases say which job uses a machine that tpux did not create, or which user holds it for a while. `clock_rate()` is how many times as fast as the machine's
-clock a job's time passes, 1 but for tests.
+Leases say which job uses a machine that tpux did not create, or which user holds it for a while. `clock_rate()` is how
+many times as fast as the machine's clock a job's time passes, 1 but for tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The allocator `pool`: it chooses a TPU that nobody uses, leases it, and lets gcp borrow it under its own name.
 
-What keeps two jobs from one TPU is the lease, and between stores gcp's claim. The pool requests no TPU and deletes none:
-gcp gets `tpu.existing`, under which it does neither.
+What keeps two jobs from one TPU is the lease, and between stores gcp's claim. The pool requests no TPU and deletes
+none: gcp gets `tpu.existing`, under which it does neither.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _why(wish: Wish, every: Sequence[SharedTpu], earlier: Sequence[Wish]) -> str
         f"{tpu.called} is {tpu.use or (tpu.found.resource.state if not tpu.is_ready else 'for a job that came before')}"
         for tpu in fitting
     ]
-    return f"waits for {what}, {place}: {'; '.join(reasons[:3])}{', ...' if len(reasons) > 3 else ''}"  # noqa: PLR2004
+    return f"waits for {what}, {place}: {'; '.join(reasons[:3])}{', ...' if len(reasons) > 3 else ''}"
 
 
 def _borrow(request: ProvisionRequest, state: State, chosen: Chosen) -> Ready | Waiting | Denied:

@@ -1,7 +1,7 @@
 """The jobs that wait for a TPU of the pool: `pool/queue/JOB.json` in the store, in the order of their requests.
 
-A file only says who came first: what keeps two jobs from one TPU is its lease. A job whose supervisor does not run, as on
-a laptop that is shut, does not delay the others.
+A file only says who came first: what keeps two jobs from one TPU is its lease. A job whose supervisor does not run, as
+on a laptop that is shut, does not delay the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from tpux import api
 from tpux.api import machines
 from tpux_pool.shared import Wish
 
+_WISH = TypeAdapter(Wish)
 FORGOTTEN_AFTER = 300.0
 """Seconds without a look of a job at the pool after which it does not count."""
 
@@ -54,8 +57,7 @@ def waiting() -> list[Wish]:
     for path in _path("x").parent.glob("*.json"):
         with suppress(OSError, ValueError, TypeError):  # it was removed, or is not of this version
             if time.time() - path.stat().st_mtime <= FORGOTTEN_AFTER and machines.is_active(path.stem):
-                data = json.loads(path.read_text())
-                found.append(Wish(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}))
+                found.append(_WISH.validate_json(path.read_bytes()))
     return sorted(found, key=lambda one: (one.since, one.job))
 
 
