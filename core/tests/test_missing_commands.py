@@ -16,6 +16,8 @@ from tpux.cli.main import app
         ("info", "tpux-plugin-info"),
         ("sweep", "tpux-plugin-sweep"),
         ("tasks", "tpux-plugin-tasks"),
+        ("hold", "tpux-plugin-pool"),
+        ("find", "tpux-plugin-pool"),
         ("exec", "tpux-plugin-shell"),
         ("cp", "tpux-plugin-shell"),
         ("check", "tpux-plugin-doctor"),

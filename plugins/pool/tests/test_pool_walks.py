@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpux import Denied, ProvisionRequest, Ready, Released, Waiting
+from tpux import ProvisionRequest, Ready, Released, Waiting
 from tpux.api import machines
 from tpux_gcp import borrowing
 from tpux_gcp import request as gcp_request
@@ -152,12 +152,11 @@ class PoolJob:
             self.hook, self.until = "inspect", cloud.now + cloud.choose.choice([20, 300, 4000])
         elif isinstance(answer, Released):
             self.saved, self.hook, self.due = {}, "provision", cloud.now + cloud.choose.choice([1, 100])
-        elif isinstance(answer, Waiting):
+        else:
+            assert isinstance(answer, Waiting), answer
             self.due = cloud.now + max(answer.poll_after, 0.05)
             if self.hook == "provision" and cloud.choose.random() < 0.02:
                 self.hook = "release"  # the user stops it
-        else:
-            raise AssertionError(answer)
 
     def _look(self, asked: ProvisionRequest) -> None:
         status = pool.inspect(request=asked)

@@ -18,6 +18,7 @@ DIST_OF = {
     "tpu-vm": "tpux-plugin-gcp",
     "queued-resources": "tpux-plugin-gcp",
     "hosts": "tpux-plugin-ssh",
+    "pool": "tpux-plugin-pool",
     "ssh": "tpux-plugin-ssh",
     "code": "tpux-plugin-code",
     "doctor": "tpux-plugin-doctor",
@@ -45,6 +46,7 @@ DIST_OF_COMMAND = {
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("hold", "release", "find"), "tpux-plugin-pool"),
     **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
     **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }

@@ -85,8 +85,8 @@ def leave(store: Store, name: str, job: str) -> None:
         return
     with locks.held(path.with_suffix(".lock"), what=f"the group {name}"):
         found = file.load() or _Members()
-        rest = (tuple(other for other in each if other != job) for each in (found.running, found.waiting))
-        file.save(_Members(*rest, found.priorities))
+        running, waiting = (tuple(one for one in each if one != job) for each in (found.running, found.waiting))
+        file.save(_Members(running, waiting, found.priorities))
 
 
 def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool:
