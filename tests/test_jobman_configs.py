@@ -116,7 +116,7 @@ def test_keys_without_effect_are_reported(tpux):
     )
     for command in ("preflight", "run"):
         shown = tpux(command, tpux.config(text)).stderr
-        assert "warning: job.yaml:2:10: job.queue has no effect: tpux has no task queue" in shown
+        assert "warning: job.yaml:2:10: job.queue has no effect: this job runs its own command" in shown
         assert "job.yaml:3:19: ssh.public_key has no effect: the private key contains it" in shown
     found = json.loads(tpux("preflight", "--json", tpux.config(text)).stdout)
     assert [one["where"].rpartition("/")[2] for one in found][:2] == ["job.yaml:2:10", "job.yaml:3:19"]
@@ -167,5 +167,5 @@ def test_commands_of_the_other_tools(tpux):
     assert "`tpux describe` is the same command; `tpux show` prints a job's state" in helped
     tpux("kill", job)
     assert tpux.show(job)["state"] == "stopped"
-    assert "create one job for each task" in tpux("queue", "tasks.yaml", code=2).stderr
+    assert "tpux tasks run tasks.yaml" in tpux("queue", "tasks.yaml", code=2).stderr
     assert "\n  kill" not in tpux("--help").stdout

@@ -53,7 +53,7 @@ def test_the_commands_of_all_plugins_of_this_repository_can_be_named_when_they_a
         ("cost-report", "tpux history"),
         ("COST_REPORT", "tpux history"),
         ("config validate x.yaml", "tpux config check"),
-        ("queue tasks.yaml", "tpux has no task queue"),
+        ("queue tasks.yaml", "tpux tasks run tasks.yaml"),
         ("version", "tpux --version"),
     ],
 )

@@ -108,3 +108,14 @@ def test_a_supervisor_marks_an_ended_job_that_holds_machines(store: Store) -> No
     store.supervisor.mkdir(parents=True, exist_ok=True)
     assert Supervisor(store, SystemClock()).run() == 0
     assert marks(store) == {record.id}
+
+
+def test_a_higher_priority_comes_first_and_is_kept_while_another_job_looks(store: Store) -> None:
+    first, second, third = create(store), create(store), create(store)
+    assert enter(store, first) is None
+    assert enter(store, second) == 0
+    assert groups.enter(store, "g", 1, third.id, priority=1) == 0
+    assert enter(store, second) == 1
+    fail(first, release_at=None)
+    assert enter(store, second) == 1
+    assert groups.enter(store, "g", 1, third.id, priority=1) is None

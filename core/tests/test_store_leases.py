@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -202,3 +203,29 @@ def test_two_processes_that_need_some_of_the_same_machines_never_block_each_othe
             command = [sys.executable, "-c", USE_MACHINES, f"{number:06d}", str(used), json.dumps(machines)]
             processes.append(subprocess.Popen(command))
         assert [process.wait(120) for process in processes] == [0, 0]
+
+
+def test_a_hold_keeps_others_out_until_its_end_and_passes_to_jobs_of_its_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TPUX_USER", "ann")
+    ann = {"tpux-store": leases.store_id(), "tpux-user": "ann", "tpux-job": "000001"}
+    monkeypatch.setattr(leases, "is_active", lambda job: job == "000001")
+    bob = {**ann, "tpux-user": "bob"}
+    end = time.time() + 3600
+    assert leases.hold(["m", "n"], until=end, note="debugging") == {}
+    assert leases.acquire_all(["m"], bob) == {"m": leases.HOLD}
+    assert leases.holder_of("n") == leases.HOLD
+    assert leases.lease_of("m")["note"] == "debugging"
+    monkeypatch.setenv("TPUX_USER", "bob")
+    assert leases.hold(["m"], until=end) == {"m": leases.HOLD}
+    assert not leases.end_hold(["m"])
+    monkeypatch.setenv("TPUX_USER", "ann")
+    assert leases.hold(["m"], until=end + 60, note="more") == {}
+    assert (leases.lease_of("m")["until"], leases.lease_of("m")["note"]) == (end + 60, "more")
+    assert leases.acquire_all(["m"], ann) == {}
+    assert leases.holder_of("m") == "000001"
+    assert leases.hold(["m"], until=end) == {"m": "000001"}
+    assert leases.hold(["n"], until=time.time()) == {}, "it has ended at once"
+    assert leases.holder_of("n") == ""
+    assert leases.lease_of("n") == {}
+    assert leases.acquire_all(["n"], bob) == {}

@@ -1,7 +1,7 @@
 """Machines, for allocators, transports and modules: `from tpux.api import machines`.
 
-Leases say which job uses a machine that tpux did not create. `clock_rate()` is how many times as fast as the machine's
-clock a job's time passes, 1 but for tests.
+Leases say which job uses a machine that tpux did not create, or which user holds it for a while. `clock_rate()` is how
+many times as fast as the machine's clock a job's time passes, 1 but for tests.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 from tpux.env import clock_rate as clock_rate
 from tpux.model.host import OpenHost as OpenHost
+from tpux.store.leases import HOLD as HOLD
 from tpux.store.leases import acquire as acquire
 from tpux.store.leases import acquire_all as acquire_all
+from tpux.store.leases import end_hold as end_hold
+from tpux.store.leases import hold as hold
 from tpux.store.leases import holder_of as holder_of
 from tpux.store.leases import is_active as is_active
+from tpux.store.leases import lease_of as lease_of
 from tpux.store.leases import release as release
 from tpux.store.leases import store_id as store_id
 

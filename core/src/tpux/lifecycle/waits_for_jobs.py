@@ -33,7 +33,7 @@ def wait_for_jobs(turn: Turn) -> Next | None:
             return Next(after=POLL)
     if (group := section.group) is None:
         return None
-    ahead = groups.enter(turn.store, group.name, group.max_running, state.id, at_once=at_once)
+    ahead = groups.enter(turn.store, group.name, group.max_running, state.id, at_once=at_once, priority=group.priority)
     if ahead is None:
         return None
     turn.waiting(f"waits for its turn in the group {group.name}, of which {group.max_running} may run")

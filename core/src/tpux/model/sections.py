@@ -235,6 +235,8 @@ class GroupOfJobs(BaseModel):
     """The group's name, the same in each of its jobs."""
     max_running: int = Field(1, ge=1)
     """The most jobs of the group that have left pending and have not ended, for this job to start."""
+    priority: int = 0
+    """Jobs of the group with a higher number start first, of several those with the lowest ids."""
 
 
 class JobSection(Section):
@@ -299,7 +301,7 @@ class JobSection(Section):
         """Return which keys have no effect."""
         found = {}
         if self.queue is not None and self.queue.get("enabled") is not False:
-            found["queue"] = "tpux has no task queue: this job runs its own command; create one job for each task"
+            found["queue"] = "this job runs its own command; a job for each task of a file: `tpux tasks run tasks.yaml`"
         if self.loop and self.max_restarts:
             found["max_restarts"] = "once its program has run, a job with job.loop is resumed after every failure"
         return found

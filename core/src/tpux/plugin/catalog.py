@@ -18,6 +18,7 @@ DIST_OF = {
     "tpu-vm": "tpux-plugin-gcp",
     "queued-resources": "tpux-plugin-gcp",
     "hosts": "tpux-plugin-ssh",
+    "pool": "tpux-plugin-pool",
     "ssh": "tpux-plugin-ssh",
     "code": "tpux-plugin-code",
     "doctor": "tpux-plugin-doctor",
@@ -43,13 +44,14 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     **{
         name: f"tpux-plugin-{name}"
-        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep")
+        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep", "tasks")
     },
     "sync": "tpux-plugin-code",
     "storage": "tpux-plugin-storage",
     **dict.fromkeys(("quota", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("hold", "release", "find"), "tpux-plugin-pool"),
     **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
     **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }

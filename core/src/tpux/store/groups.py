@@ -6,7 +6,7 @@ job that was deleted leaves a place occupied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class _Members:
     running: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    priorities: dict[str, int] = field(default_factory=dict)
 
 
-def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = False) -> int | None:
-    """Let a pending job start if fewer than `limit` of its group have, and no other that waits has a lower id.
+def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = False, priority: int = 0) -> int | None:
+    """Let a pending job start if fewer than `limit` of its group have, and no other that waits comes before it.
 
     Args:
         store: the store of the jobs.
@@ -33,6 +34,7 @@ def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = Fals
         limit: how many may run.
         job: the job's id.
         at_once: it holds machines, so it starts however many have: later ones wait for it too.
+        priority: those with a higher one come first, then those with a lower id.
 
     Returns:
         None if it may start: it then has its place until it ends. Otherwise how many may be before it.
@@ -46,7 +48,8 @@ def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = Fals
         file = JsonFile(path, _Members)
         found = file.load() or _Members()
         running = [other for other in found.running if other == job or _counts(store, other, name)]
-        waiting = sorted({*found.waiting, job} - {*running}, key=int)
+        priorities = {**found.priorities, job: priority}
+        waiting = sorted({*found.waiting, job} - {*running}, key=lambda one: (-priorities.get(one, 0), int(one)))
         free = limit - len(running)
         if job not in running:
             ahead = waiting[: waiting.index(job)]
@@ -59,7 +62,8 @@ def enter(store: Store, name: str, limit: int, job: str, *, at_once: bool = Fals
             if at_once or len(still) < free:
                 running.append(job)
                 waiting.remove(job)
-        file.save(_Members(tuple(running), tuple(waiting)))
+        kept = {one: priorities[one] for one in waiting if priorities.get(one)}
+        file.save(_Members(tuple(running), tuple(waiting), kept))
         return None if job in running else waiting.index(job)
 
 
@@ -81,8 +85,8 @@ def leave(store: Store, name: str, job: str) -> None:
         return
     with locks.held(path.with_suffix(".lock"), what=f"the group {name}"):
         found = file.load() or _Members()
-        rest = (tuple(other for other in each if other != job) for each in (found.running, found.waiting))
-        file.save(_Members(*rest))
+        running, waiting = (tuple(one for one in each if one != job) for each in (found.running, found.waiting))
+        file.save(_Members(running, waiting, found.priorities))
 
 
 def _counts(store: Store, job: str, name: str, *, pending: bool = False) -> bool:

@@ -1,7 +1,11 @@
-"""Leases: which job uses a machine that tpux did not create; and which jobs are active, for plugins."""
+"""Leases: which job uses a machine that tpux did not create; and which jobs are active, for plugins.
+
+A user may have a lease as well, without a job and with an end: a hold.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,8 +14,11 @@ from typing import TYPE_CHECKING
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
+    from tpux.model.json import JsonValue
     from tpux.store import Store
 
+HOLD = "hold"
+"""In place of a job's id, in the answers about a machine that a user holds (`hold`)."""
 OWNER_LABELS = ("tpux-store", "tpux-user", "tpux-job")
 """The labels that name the owner of a machine (`ProvisionRequest.labels`)."""
 
@@ -101,32 +108,96 @@ def acquire_all(
         previous_owners: the labels of jobs whose leases pass to this one (`ProvisionRequest.previous_owners`).
 
     Returns:
-        The machines that other jobs hold, each with the job's id; empty if this job holds all of them now.
+        The machines that others hold, each with the job's id, or `HOLD`; empty if this job holds all of them now. A
+        hold of the job's own user passes to it.
 
     Raises:
         TpuxError: another process held a lock for long.
         OSError: a lease could not be written. None of those that were missing is held.
     """
+    mine = {label: labels[label] for label in OWNER_LABELS}
+    passed_on = [{label: one[label] for label in OWNER_LABELS} for one in previous_owners]
+    return _acquire(machines, mine, [*passed_on, {**mine, "tpux-job": HOLD}], {})
+
+
+def hold(machines: Iterable[str], *, until: float, note: str = "") -> dict[str, str]:
+    """Lease machines to the user, all of them or none; the lease is void from its end on. Since 0.1.
+
+    Args:
+        machines: their names, as for `acquire`.
+        until: the end, in seconds since the epoch.
+        note: why, for other users.
+
+    Returns:
+        As `acquire_all`. A hold that the user has already gets this end and this note.
+
+    Raises:
+        TpuxError: another process held a lock for long, or the store was moved or copied.
+        OSError: a lease could not be written. None of those that were missing is held.
+    """
+    return _acquire(machines, _holding(), [], {"until": until, "note": note})
+
+
+def end_hold(machines: Iterable[str]) -> bool:
+    """End the user's hold of machines; return whether there was one. Since 0.1.
+
+    Raises:
+        TpuxError: another process held a lock for long, or the store was moved or copied.
+        OSError: a lease could not be removed.
+    """
+    held = [machine for machine in machines if _owner(_path(machine)) == _holding()]
+    for machine in held:
+        release(machine, _holding())
+    return bool(held)
+
+
+def lease_of(machine: str) -> Mapping[str, JsonValue]:
+    """Return the lease of a machine that counts: labels of the owner, `since`, and of a hold `until` and `note`.
+
+    Returns:
+        The lease; its `tpux-job` is `HOLD` if a user holds the machine. Empty if nobody has it. Since 0.1.
+    """
+    from tpux.store import files
+
+    return files.load(_path(machine)) or {} if holder_of(machine) else {}
+
+
+def _holding() -> dict[str, str]:
+    from tpux.store import Store
+
+    return {"tpux-store": store_id(), "tpux-user": Store().user, "tpux-job": HOLD}
+
+
+def _acquire(
+    machines: Iterable[str],
+    mine: Mapping[str, str],
+    passed_on: Sequence[Mapping[str, str]],
+    details: Mapping[str, JsonValue],
+) -> dict[str, str]:
     from tpux.store import locks
 
     # Sorted, so that two processes cannot each wait for a lock that the other one holds.
     paths = dict(sorted((_path(machine), machine) for machine in machines))
-    mine = {label: labels[label] for label in OWNER_LABELS}
-    passed_on = [{label: one[label] for label in OWNER_LABELS} for one in previous_owners]
     with ExitStack() as stack:
         for path, machine in paths.items():
             stack.enter_context(locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"))
         owners = {path: _owner(path) for path in paths}
-        missing = [path for path, owner in owners.items() if owner != mine]
-        holders = {path: owners[path].get("tpux-job", "") for path in missing if owners[path] not in passed_on}
-        active = {job for job in {*holders.values()} if job and is_active(job)}  # once a job: it may read all jobs
-        if others := {paths[path]: holder for path, holder in holders.items() if holder in active}:
-            return others
-        _write(missing, paths, mine)
+        missing = [path for path, owner in owners.items() if owner != mine or details]
+        others = {path: owners[path] for path in missing if owners[path] not in [mine, *passed_on]}
+        holders = {path: owner.get("tpux-job", "") for path, owner in others.items()}
+        active = {job for job in {*holders.values()} if _counts(job)}  # once a job: it may read all jobs
+        if found := {paths[path]: holder for path, holder in holders.items() if holder in active}:
+            return found
+        _write(missing, paths, {**mine, "since": time.time(), **details})
     return {}
 
 
-def _write(missing: list[Path], machines: Mapping[Path, str], mine: Mapping[str, str]) -> None:
+def _counts(holder: str) -> bool:
+    """Return whether the holder that a lease names has it still; a hold that has ended names nobody."""
+    return holder == HOLD or (holder != "" and is_active(holder))
+
+
+def _write(missing: list[Path], machines: Mapping[Path, str], mine: Mapping[str, JsonValue]) -> None:
     """Write the leases that are missing so that a crash at any point leaves all of them valid, or none.
 
     All but the last are written as pending on the last, which thereby makes them valid.
@@ -165,9 +236,9 @@ def release(machine: str, labels: Mapping[str, str]) -> None:
 
 
 def holder_of(machine: str) -> str:
-    """Return the id of the active job that leases a machine; empty if there is none. Since 0.1."""
+    """Return the id of the active job that leases a machine, `HOLD` if a user does; empty if nobody. Since 0.1."""
     holder = _owner(_path(machine)).get("tpux-job", "")
-    return holder if holder and is_active(holder) else ""
+    return holder if _counts(holder) else ""
 
 
 def _owner(path: Path) -> dict[str, str]:
@@ -179,6 +250,8 @@ def _owner(path: Path) -> dict[str, str]:
         last = files.load(_path(str(other))) or {}
         if last.get("token") != lease.get("token"):
             return {}
+    if isinstance(until := lease.get("until"), (int, float)) and until <= time.time():
+        return {}
     return {label: str(lease[label]) for label in OWNER_LABELS if label in lease}
 
 

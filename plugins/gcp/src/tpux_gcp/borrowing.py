@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tpux import HostUnreachableError, Job, Waiting
+from tpux import HostUnreachableError, Job, JsonValue, Waiting
 from tpux.api import machines
 from tpux_gcp import labels
 from tpux_gcp.api import Api
@@ -71,15 +71,22 @@ def borrower(context: RequestContext, resource: TpuResource) -> str:
     A job that is resumed may find its own TPU borrowed: it was nobody's in the meantime.
     """
     known = {one[JOB] for one in (context.request.labels, *context.request.previous_owners)}
-    holders = map(machines.holder_of, context.lease_names(resource))
-    return next((holder for holder in holders if holder and holder not in known), "")
+    leases = map(machines.lease_of, context.lease_names(resource))
+    held = (lease for lease in leases if lease and not _passes(context, lease))
+    return next((holder for lease in held if (holder := str(lease[JOB])) not in known), "")
+
+
+def _passes(context: RequestContext, lease: Mapping[str, JsonValue]) -> bool:
+    """Return whether a lease is a hold of the job's own user."""
+    return lease[JOB] == machines.HOLD and lease[USER] == context.request.labels[USER]
 
 
 def wait_for(context: RequestContext, job: str) -> Waiting:
-    """Return the answer to wait for another job of this store."""
-    freed = f"`tpux stop {int(job)} --release` frees it"
-    why = f"TPU {context.name} in {context.saved.zone} is in use by job {int(job)}; {freed}"
-    return context.wait(why, LEASE_POLL)
+    """Return the answer to wait for another job of this store, or for the end of a hold."""
+    tpu = f"TPU {context.name} in {context.saved.zone}"
+    if job == machines.HOLD:
+        return context.wait(f"{tpu} is held by another user; `tpux find` says who it is", LEASE_POLL)
+    return context.wait(f"{tpu} is in use by job {int(job)}; `tpux stop {int(job)} --release` frees it", LEASE_POLL)
 
 
 def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting | None:

@@ -15,6 +15,7 @@ from tpux.api import confirm, emit, say
 from tpux.api.options import DURATION
 from tpux.api.text import echo, print_table
 from tpux.fields import workers_of
+from tpux_gcp import register as register_
 from tpux_gcp.api import Api
 from tpux_gcp.claims import user_of
 from tpux_gcp.errors import CloudError
@@ -291,6 +292,35 @@ def orphans(
     confirm(f"Delete {', '.join(tpu.name for tpu in found)}?", yes=yes)
     for tpu in found:
         _delete_orphan(api, tpu, timeout=timeout)
+
+
+@app.command(epilog="Example: tpux tpu register my-tpu --zone us-central2-b --alias v4-32-p2")
+def register(
+    name: Name,
+    zone: Zone = None,
+    project: Project = None,
+    alias: Annotated[str | None, typer.Option(help="What it is called in this store, such as v4-32-p2.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="A pool that may take it, of any store: the TPU gets its name as a label.")
+    ] = None,
+) -> None:
+    """Let jobs of this store with the allocator pool take a TPU that no job created."""
+    register_.register(open_api(project), name, zone, alias, pool)
+
+
+@app.command(epilog="Example: tpux tpu alias my-tpu v4-32-p2")
+def alias(
+    known: register_.Known,
+    alias: Annotated[str, typer.Argument(metavar="NEW", help="What it is called from now on.")],
+) -> None:
+    """Change what a registered TPU is called."""
+    register_.set_alias(known, alias)
+
+
+@app.command(epilog="Example: tpux tpu unregister v4-32-p2")
+def unregister(known: register_.Known) -> None:
+    """Take a TPU out of the pool. A job that uses it goes on."""
+    register_.unregister(known)
 
 
 def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:

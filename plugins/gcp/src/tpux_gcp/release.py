@@ -123,6 +123,8 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
     whose = borrowing.owner(context, resource)
     if whose in {"ours", "former"}:
         return True
+    if context.tpu.existing and context.tpu.release != "always":
+        return False  # none is requested under the name, so what is lost there is in nobody's way
     if not borrowing.may_be_deleted(context, resource):
         return False
     always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"

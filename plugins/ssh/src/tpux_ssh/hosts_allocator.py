@@ -123,7 +123,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         return Denied(Failure("config", evidence="the hosts cannot be divided into slices of equal size"))
     leased = {} if section.shared else {_lease_name(one): one for one in map(host_and_port, section.addresses)}
     for lease, holder in sorted(machines.acquire_all(leased, request.labels, request.previous_owners).items()):
-        why = f"{leased[lease]} is in use by job {holder} (tpux stop {holder} --release frees it)"
+        by = f"in use by job {holder} (tpux stop {holder} --release frees it)"
+        why = f"{leased[lease]} is {'held by another user' if holder == machines.HOLD else by}"
         return Waiting(why, poll_after=5.0)
     size = len(section.addresses) // request.tpu.node_count
     workers = tuple(_worker(index, index // size, address) for index, address in enumerate(section.addresses))
