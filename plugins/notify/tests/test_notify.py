@@ -78,6 +78,33 @@ def test_a_mail_has_the_job_what_happened_the_cause_the_command_and_the_last_20_
     assert not any(SECRET.encode() in content for content in everything)
 
 
+@pytest.mark.parametrize(
+    ("secret", "printed"),
+    [
+        ("-----BEGIN KEY-----\nAAAABBBBCCCC\nDDDDEEEEFFFF\n", 'printf %s "$KEY"'),
+        (SECRET, 'printf %490s "" | tr " " x; echo "$KEY"'),  # a message has 500 characters of a line
+        (SECRET * 100, 'printf "%s\\n" "$KEY"; printf %32700s ""'),  # it is made from the last 32 KiB
+    ],
+    ids=["of-several-lines", "where-a-line-is-cut", "where-the-output-is-cut"],
+)
+def test_no_part_of_a_secret_is_in_a_message(tpux, http, secret, printed):
+    tpux.env["MY_KEY"] = secret
+    text = config(f"{printed}; exit 3", webhook(http)).replace("{cmd:", "{env: {KEY: '${env:MY_KEY}'}, cmd:")
+    tpux("wait", tpux.create(text), code=100)
+    tpux.until(lambda: "has failed" in str(http.bodies), "for the message")
+    said = texts(http)
+    assert "last output" in said
+    for part in ("AAAABBBB", "DDDDEEEE", SECRET[:5], SECRET[-9:]):
+        assert part not in said
+
+
+def test_output_is_left_out_once_the_secrets_are_deleted(tpux, http, monkeypatch):
+    monkeypatch.setattr("tpux_notify.messages._secrets", lambda job: None)
+    failed = events.StateChanged(to="failed", kind="program", why="exit code 3")
+    [message] = message_of(build_job(), failed, NotifySection())
+    assert "without its last output" in message.text
+
+
 def test_a_recipient_that_refuses_gets_the_message_later_with_the_same_number(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = QUICK
     http.answers = [500, 503]

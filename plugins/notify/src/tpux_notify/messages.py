@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ def message_of(job: Job, event: events.Event, section: MessageSection) -> list[M
     else:
         kind, what, command = _of_event(job, event)
         found = [(kind, event.at, what, getattr(event, "why", ""), command)] if kind else []
-    messages = []
+    messages, secrets = [], _secrets(job)
     for kind, since, what, cause, command in found:
         if kind in section.events:
             lines = [f"cause: {cause}"] if cause else []
@@ -50,10 +51,10 @@ def message_of(job: Job, event: events.Event, section: MessageSection) -> list[M
                 lines.append(f"hint: {hint}")
             lines.append(f"to see more: {command}" if kind not in ("release", "queued") else f"command: {command}")
             if kind in ("failed", "restarting"):
-                lines += _output(job, section.output_lines)
-            text = mask("\n".join(lines), job)
+                lines += _output(job, section.output_lines, secrets)
+            text = mask("\n".join(lines), secrets or [])
             number = f"{job.unique_id}-{since * 1000:.0f}-{kind}"
-            messages.append(Message(number, event.at, mask(f"job {int(job.id or 0)} {job.name} {what}", job), text))
+            messages.append(Message(number, event.at, mask(f"job {int(job.id or 0)} {job.name} {what}", secrets or []), text))
     return messages
 
 
@@ -93,29 +94,49 @@ def _at_tick(job: Job, event: events.Event, section: MessageSection) -> list[tup
     return []
 
 
-def _output(job: Job, count: int) -> list[str]:
+def _output(job: Job, count: int, secrets: list[str] | None) -> list[str]:
     """Return the end of the output of the worker whose failure ended the last attempt, else of the first one."""
+    if secrets is None:
+        return ["(without its last output: the secrets that it may contain are deleted by now)"]
     with suppress(TpuxError, OSError):
         failure, outputs = api.job(job.id or 0).failure, api.outputs(job.id or 0)
         worker = failure.worker if failure and failure.worker in outputs else min(outputs, default=None)
-        if worker is not None and (lines := _tail(outputs[worker])[-count:] if count else []):
+        if worker is not None and (lines := _tail(outputs[worker], secrets)[-count:] if count else []):
             return [f"last output of worker {worker}:", *(f"  {line}" for line in lines)]
     return []
 
 
-def _tail(path: Path) -> list[str]:
+def _tail(path: Path, secrets: list[str]) -> list[str]:
+    """Return the last lines of a file, each cut to 500 characters once the secrets are masked."""
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - _TAIL))
+        start = max(0, file.seek(0, 2) - _TAIL)
+        file.seek(start)
         text = file.read(_TAIL).decode(errors="replace")
-    return [printable(line.rstrip("\r").rpartition("\r")[2])[:500] for line in text.rstrip("\n").split("\n")]
+    if start:  # the rest of a line may be the rest of a secret
+        text = "".join(re.split(r"[\r\n]", text, maxsplit=1)[1:])
+    lines = mask(text, secrets).rstrip("\n").split("\n")
+    return [printable(line.rstrip("\r").rpartition("\r")[2])[:500] for line in lines]
 
 
-def mask(text: str, job: Job) -> str:
-    """Return a text without the job's secrets, also where its program has printed one."""
-    secrets = dict[str, str]()
-    with suppress(TpuxError, OSError, ValueError):
-        secrets = json.loads((api.job(job.id or 0).config_directory / "secrets.json").read_text())
-    for secret in sorted(map(str, secrets.values()), key=len, reverse=True):
-        if len(secret) >= _MIN_MASKED:
-            text = text.replace(secret, MASK)
+def _secrets(job: Job) -> list[str] | None:
+    """Return the texts to mask, the longest first; None if the job has secrets that are not stored any more.
+
+    Each line of a secret is masked too: a key of several lines is printed with other text between them.
+    """
+    try:
+        directory = api.job(job.id or 0).config_directory
+        names = json.loads((directory / "resolved.json").read_text()).get("secrets", [])
+        values = json.loads((directory / "secrets.json").read_text()) if names else {}
+    except (TpuxError, OSError, ValueError):
+        return None
+    if not all(name in values for name in names):
+        return None
+    texts = {text for value in map(str, values.values()) for text in (value, *map(str.strip, value.splitlines()))}
+    return sorted((text for text in texts if len(text) >= _MIN_MASKED), key=len, reverse=True)
+
+
+def mask(text: str, secrets: list[str]) -> str:
+    """Return a text without these secrets, also where the program has printed one."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
     return text
