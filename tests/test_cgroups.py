@@ -91,6 +91,22 @@ def test_what_a_failed_program_has_left_so_is_ended(tpux):
     assert not cgroup_of(tpux, job).exists()
 
 
+@pytest.mark.parametrize("end", ["exec sleep 1000", "exit 0"])
+def test_cgroups_that_the_program_has_made_are_ended_and_removed_with_its_own(tpux, end):
+    made = "own=/sys/fs/cgroup$(grep ^0:: /proc/self/cgroup | cut -c4-); [ -e $own ] || own=/sys/fs/cgroup/unified${own#/sys/fs/cgroup}"
+    inside = f"mkdir -p $own/a/b; env -i setsid sh -c 'echo $$ >'$own'/a/b/cgroup.procs; echo $$ >{tpux.work}/pid; exec sleep 1000' &"
+    text = f"{made}\n{inside if end != 'exit 0' else 'mkdir -p $own/a/b'}\n{end}\n"
+    (tpux.work / "program.sh").write_text(text)
+    job = tpux.create(f"command: {{cmd: sh {tpux.work}/program.sh, grace_period: 1s}}\n")
+    if end == "exit 0":
+        tpux("wait", job)
+    else:
+        tpux.until(lambda: (tpux.work / "pid").exists() and (tpux.work / "pid").read_text(), "for the process inside")
+        tpux("stop", job)
+        assert not tpux.alive(pid_of(tpux, "pid"))
+    assert not cgroup_of(tpux, job).exists()
+
+
 def test_the_cgroup_of_a_program_that_ends_is_removed_and_its_steps_have_none(tpux):
     module = "from tpux import hookimpl, sh\n@hookimpl\ndef setup(): yield sh('cat /proc/self/cgroup')\n"
     tpux.plugin("tpux-note", module, entries="note = tpux_note")

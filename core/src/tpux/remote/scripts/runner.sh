@@ -50,7 +50,8 @@ ended=
 printf '%-3s %-20s\n' $code "$ended" 1<>"$dir/ending"
 if [ -s "$dir/cgroup" ] && read -r cgroup <"$dir/cgroup"; then
     read -r _ populated <"$cgroup/cgroup.events" # then it stays, and what is left in it can be ended
-    [ "$populated" = 1 ] || rmdir "$cgroup" || sudo -n rmdir "$cgroup"
+    # The program may have made some below it.
+    [ "$populated" = 1 ] || for sudo in '' 'sudo -n'; do $sudo find "$cgroup" -depth -type d -exec rmdir {} \;; done
 fi </dev/null 2>/dev/null
 mv -f "$dir/ending" "$dir/exit"
 [ -n "$watcher" ] || exit 0

@@ -37,8 +37,9 @@ find_pids() {
     set -- $(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ)
     [ $# = 0 ] || add $(grep -lsxzF "TPUX_RUN_HOME=$home" "$@")
     if [ "$cgroup" ]; then
-        for file in "$cgroup/cgroup.procs" "$cgroup"/*/cgroup.procs; do
-            while read -r pid; do add "/proc/$pid"; done 2>/dev/null <"$file"
+        # 0 stands for each process of a pid namespace that cannot be seen from here.
+        for pid in $(find "$cgroup" -name cgroup.procs -exec cat {} + 2>/dev/null); do
+            [ "$pid" = 0 ] || add "/proc/$pid"
         done
     fi
     for entry in $known; do

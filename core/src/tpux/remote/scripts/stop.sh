@@ -31,7 +31,7 @@ stop_run() {
     # The runner needs a moment to record the exit code.
     if [ $# = 0 ] && held "$dir/lock" && ! flock -s -w 1 8 8<"$dir/lock"; then set -- runner; fi
     left=$((left + $#))
-    if [ $# = 0 ] && [ -d "$cgroup" ]; then $sudo rmdir "$cgroup" 2>/dev/null; fi
+    if [ $# = 0 ] && [ -d "$cgroup" ]; then $sudo find "$cgroup" -depth -type d -exec rmdir {} \; 2>/dev/null; fi
 }
 
 # Without a process; sets alive to what the script prints.
