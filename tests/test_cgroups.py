@@ -93,9 +93,11 @@ def test_what_a_failed_program_has_left_so_is_ended(tpux):
 
 @pytest.mark.parametrize("end", ["exec sleep 1000", "exit 0"])
 def test_cgroups_that_the_program_has_made_are_ended_and_removed_with_its_own(tpux, end):
-    made = "own=/sys/fs/cgroup$(grep ^0:: /proc/self/cgroup | cut -c4-); [ -e $own ] || own=/sys/fs/cgroup/unified${own#/sys/fs/cgroup}"
-    inside = f"mkdir -p $own/a/b; env -i setsid sh -c 'echo $$ >'$own'/a/b/cgroup.procs; echo $$ >{tpux.work}/pid; exec sleep 1000' &"
-    text = f"{made}\n{inside if end != 'exit 0' else 'mkdir -p $own/a/b'}\n{end}\n"
+    made = """base=/sys/fs/cgroup own=$(grep ^0:: /proc/self/cgroup | cut -c4-)
+    [ -e $base$own ] || base=$base/unified
+    mkdir -p $base$own/a/b"""
+    inside = "env -i setsid sh -c 'echo $$ >'$base$own'/a/b/cgroup.procs; echo $$ >PID; exec sleep 1000' &"
+    text = f"{made}\n{'' if end == 'exit 0' else inside.replace('PID', str(tpux.work / 'pid'))}\n{end}\n"
     (tpux.work / "program.sh").write_text(text)
     job = tpux.create(f"command: {{cmd: sh {tpux.work}/program.sh, grace_period: 1s}}\n")
     if end == "exit 0":
