@@ -73,6 +73,17 @@ def test_commands_run_over_the_connections_of_the_supervisor(tpux, job):
     assert "was ended" in done.stderr
 
 
+def test_a_command_outlives_the_last_job(tpux, job):
+    """Its machines may be kept; only then does the supervisor end."""
+    running = begin(tpux, job, f"until [ -e {tpux.work / 'GO'} ]; do sleep 0.05; done; echo done")
+    tpux("stop", job)
+    supervisor = tpux.supervisor()
+    (tpux.work / "GO").touch()
+    assert b"done" in running.communicate(timeout=60)[0]
+    assert running.returncode == 0
+    tpux.until(lambda: not tpux.alive(supervisor), "for the supervisor's end")
+
+
 def test_only_this_user_can_use_the_socket(tpux, job, monkeypatch):
     path = address(tpux)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -226,7 +226,7 @@ class Supervisor:
             self._look_after_turns()
         with self._guard:
             idle = not self._controllers and not self._scan_again and self._scan_at == math.inf
-            if idle and self._listeners.may_exit():
+            if idle and self._listeners.may_exit() and not self._server.busy:
                 return False
             delay = POLL_EVERY if self._pool.paused else min(self._dispatch(), POLL_EVERY)
             self._asleep_until = self._clock.monotonic() + delay

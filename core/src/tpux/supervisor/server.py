@@ -158,6 +158,11 @@ class Server:
             with suppress(threads.NoThreadError, MemoryError):
                 threads.pool("callers").submit(end).wait(FAREWELL_TIMEOUT)
 
+    @property
+    def busy(self) -> bool:
+        """True if a command uses a connection, whose machines may be held after the end of their job."""
+        return bool(self._held or self._calls)
+
     def look_after(self, jobs: Collection[str]) -> None:
         """Close connections that are not needed: idle for long, of jobs that are done, or in times of few descriptors.
 
