@@ -73,6 +73,29 @@ def test_commands_run_over_the_connections_of_the_supervisor(tpux, job):
     assert "was ended" in done.stderr
 
 
+def test_cp_copies_the_callers_own_file_or_none(tpux, job):
+    (tpux.work / "data").write_text("content")
+    copied = home_of(tpux, job) / "copy"
+    shell = f"{tpux.python} -m tpux.cli.main cp"
+    environment = {**os.environ, **tpux.env, "TPUX_HOME": str(tpux.home)}
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        copied.unlink(missing_ok=True)
+        return subprocess.run(
+            ["sh", "-c", command], cwd=tpux.work, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run(f"{shell} /dev/stdin {job}:copy <data").returncode == 0
+    assert copied.read_text() == "content"
+    if os.geteuid() == 0:
+        (tpux.work / "other").write_text("another")
+        inside = f"unshare -m sh -c 'mount --bind other data && {shell} data {job}:copy'"
+        done = run(inside)
+        assert done.returncode == 1
+        assert "is another file for the supervisor" in done.stderr
+        assert not copied.exists()
+
+
 def test_a_command_outlives_the_last_job(tpux, job):
     """Its machines may be kept; only then does the supervisor end."""
     running = begin(tpux, job, f"until [ -e {tpux.work / 'GO'} ]; do sleep 0.05; done; echo done")

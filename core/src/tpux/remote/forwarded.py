@@ -83,10 +83,13 @@ class ForwardedHost:
         return cast("int", self._call("follow", listen, {"script": script, "timeout": timeout}, stdin, timeout))
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        """Copy a file to the worker; see `Host.put`. The supervisor reads the file: it runs on this machine."""
-        path = None if isinstance(source, bytes) else os.fspath(source.absolute())
-        content = source if isinstance(source, bytes) else b""
-        self._call("put", None, {"path": path, "remote": remote, "mode": mode}, content)
+        """Copy a file to the worker; see `Host.put`. The supervisor reads the file, if it is the same one there."""
+        if isinstance(source, bytes):
+            self._call("put", None, {"path": None, "remote": remote, "mode": mode}, source)
+        else:
+            path = source.resolve()  # /dev/stdin is another file there
+            values: dict[str, JsonValue] = {"path": os.fspath(path), "file": identify(path)}
+            self._call("put", None, {**values, "remote": remote, "mode": mode})
 
     def get(self, remote: str, local: Path) -> None:
         """Copy a file from the worker, atomically; see `Host.get`."""
@@ -144,6 +147,12 @@ class ForwardedHost:
             raise OutcomeUnknownError(self.worker, f"the supervisor has ended ({error})") from error
         except TimeoutError as error:
             raise OutcomeUnknownError(self.worker, "the supervisor does not answer") from error
+
+
+def identify(path: Path) -> list[JsonValue]:
+    """Return what distinguishes a file from another one of the same path, as seen from a container."""
+    found = path.stat()
+    return [found.st_dev, found.st_ino, found.st_size]
 
 
 def answer_of(call: Call, listen: Callable[[bytes], object], timeout: float) -> JsonValue:

@@ -33,7 +33,7 @@ from tpux.model.machines import Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.calls import StepInterruptedError
 from tpux.remote.connections import TransportFailedError
-from tpux.remote.forwarded import require_same_user, short_path
+from tpux.remote.forwarded import identify, require_same_user, short_path
 from tpux.store.state import State
 
 _log = logging.getLogger(__name__)
@@ -372,7 +372,7 @@ def _call_method(
         case "follow":
             return host.follow(script, send, stdin=stdin, timeout=timeout)
         case "put":
-            source = stdin if values["path"] is None else Path(str(values["path"]))
+            source = stdin if values["path"] is None else _find_same(Path(str(values["path"])), values["file"])
             host.put(source, str(values["remote"]), cast("int", values["mode"]))
             return None
         case "read":
@@ -383,6 +383,16 @@ def _call_method(
             return [None if content is None else len(content) for content in contents]
         case other:
             raise TpuxError(f"the supervisor knows no operation {other!r}")
+
+
+def _find_same(path: Path, file: JsonValue) -> Path:
+    with suppress(OSError):
+        if identify(path) == file:
+            return path
+    raise TpuxError(
+        f"{path} is another file for the supervisor, which runs outside of this container or mount namespace",
+        hint="copy it from a directory that both see",
+    )
 
 
 def _told(error: BaseException) -> dict[str, JsonValue]:

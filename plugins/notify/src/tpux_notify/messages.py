@@ -54,7 +54,9 @@ def message_of(job: Job, event: events.Event, section: MessageSection) -> list[M
                 lines += _output(job, section.output_lines, secrets)
             text = mask("\n".join(lines), secrets or [])
             number = f"{job.unique_id}-{since * 1000:.0f}-{kind}"
-            messages.append(Message(number, event.at, mask(f"job {int(job.id or 0)} {job.name} {what}", secrets or []), text))
+            messages.append(
+                Message(number, event.at, mask(f"job {int(job.id or 0)} {job.name} {what}", secrets or []), text)
+            )
     return messages
 
 
