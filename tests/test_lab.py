@@ -144,7 +144,8 @@ def test_a_day_of_a_lab(lab: Lab, pool: Emulator, tmp_path: Path) -> None:
         until(lambda user=user, name=name: lab.show(user, name)["state"] == "running")
         lab.finish(user, name)
     lab.until("", "", "", "")
-    ends = {name: lab.show(user, name)["state"] for user, name in zip("ann bob cy ann bob cy".split(), "abcdef")}
+    users = ["ann", "bob", "cy"] * 2
+    ends = {name: lab.show(user, name)["state"] for user, name in zip(users, "abcdef", strict=True)}
     assert ends == {"a": "succeeded", "b": "succeeded", "c": "stopped", **dict.fromkeys("def", "succeeded")}
     assert [labels(pool, name) for name in ("two", "three", "four")] == [
         {"team": name} for name in ("two", "three", "four")
