@@ -1,4 +1,4 @@
-"""`tpux ack` (Run): let jobs that wait look again now: at the cloud, or for their machines."""
+"""`tpux ack` (Run): let jobs that wait look again now."""
 
 from __future__ import annotations
 
