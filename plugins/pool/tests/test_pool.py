@@ -98,7 +98,7 @@ def test_holds(by_hand, job, cli):
     assert cli.json("find")[0]["job"] == "000003"
     named.release()
     cli("hold", "p1", "--for", "1s")
-    while machines.holder_of("projects/emulated/locations/us-central2-b/nodes/one"):
+    while machines.holder_of("projects/emulated/locations/us-central2-b/one"):
         time.sleep(0.05)
     assert cli("hold", "p1").returncode == 0
     cli("release", "p1")

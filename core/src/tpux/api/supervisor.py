@@ -14,7 +14,7 @@ from typing import Literal
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.store import Store, files
+from tpux.store import Store, files, requests
 from tpux.store.files import JsonFile
 from tpux.store.pause import Pause, change
 from tpux.supervisor import client
@@ -89,6 +89,29 @@ def pause(why: str, until: float) -> None:
         OSError: it cannot be written.
     """
     change(Store(), Pause(why, until) if why else None)
+
+
+def hasten(name: str | int) -> bool:
+    """End the backoff of a job, or ask for its machines, now. Since 0.1.
+
+    Args:
+        name: the job's id or name.
+
+    Returns:
+        Whether the job waits for one of these.
+
+    Raises:
+        UsageError: there is no such job, or it is being deleted.
+        TpuxError: the job cannot be read.
+        OSError: that cannot be written.
+    """
+    store = Store()
+    record = store.find(str(name))
+    if (state := record.refresh()).state not in {"provisioning", "recovering"}:
+        return False
+    requests.write(record, "rerun" if state.from_scratch and state.outputs else "resume")  # as the job was to start
+    client.notify(store)
+    return True
 
 
 def start_if_needed() -> None:

@@ -24,6 +24,14 @@ On = Annotated[
         show_default=False,
     ),
 ]
+Tpu = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TPU",
+        help="Use this TPU of the pool: same as tpu.allocation_mode=pool tpu.name=TPU.",
+        show_default=False,
+    ),
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Same as CONFIG (for jobman).", show_default=False)]
 
 
@@ -33,6 +41,7 @@ def create(
     overrides: Overrides = None,
     config_option: ConfigOption = None,
     on: On = None,
+    tpu: Tpu = None,
     json: Json = False,
 ) -> None:
     """Create a job and print its id; the supervisor runs it in the background."""
@@ -44,7 +53,7 @@ def create(
     store = Store()
     giver = find_job(store, on) if on else None
     plugins = Plugins(client.plugins_of_supervisor(store))
-    record = create_job(store, *config_of(config, config_option, overrides), warn=say, plugins=plugins, on=giver)
+    record = create_job(store, *config_of(config, config_option, overrides, tpu), warn=say, plugins=plugins, on=giver)
     client.notify(store)
     name = record.refresh().name
     if json:
@@ -55,19 +64,23 @@ def create(
         say(f"created job {shown} ({name}); follow it: tpux logs -f {shown}")
 
 
-def config_of(config: Path | None, option: Path | None, overrides: list[str] | None) -> tuple[Path, list[str]]:
+def config_of(
+    config: Path | None, option: Path | None, overrides: list[str] | None, tpu: str | None
+) -> tuple[Path, list[str]]:
     """Return the config's path and the overrides, whether the path came as CONFIG or as --config.
+
+    The TPU of --tpu becomes overrides as well, before the others.
 
     Raises:
         UsageError: no config was given.
     """
-    words = list(overrides or [])
+    words, named = list(overrides or []), ["tpu.allocation_mode=pool", f"tpu.name={tpu}"] if tpu else []
     if option is not None:
         if config is not None:
             words.insert(0, str(config))  # after --config, every argument is an override
-        return option, words
+        return option, [*named, *words]
     if str(config) == SEPARATOR:  # before a file whose name begins with a dash
         config, words = Path(words[0]) if words else None, words[1:]
     if config is None:
         raise UsageError("missing argument CONFIG", hint="tpux run train.yaml")
-    return config, words
+    return config, [*named, *words]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from tpux.cli.common import Json, Overrides, echo, emit, new_app, say
-from tpux.cli.create import Config, ConfigOption, config_of
+from tpux.cli.create import Config, ConfigOption, Tpu, config_of
 from tpux.cli.program_words import ProgramWords
 from tpux.errors import Exit
 
@@ -16,7 +16,11 @@ app = new_app()
 
 @app.command(cls=ProgramWords, epilog="Example: tpux preflight train.yaml")
 def preflight(
-    config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None, json: Json = False
+    config: Config = None,
+    overrides: Overrides = None,
+    config_option: ConfigOption = None,
+    tpu: Tpu = None,
+    json: Json = False,
 ) -> None:
     """Check a config and what it depends on: credentials, project, zone, accelerator, keys."""
     from tpux import config as configs
@@ -27,7 +31,7 @@ def preflight(
     from tpux.store import Store
 
     plugins = Plugins()
-    loaded = configs.load(*config_of(config, config_option, overrides), plugins=plugins)
+    loaded = configs.load(*config_of(config, config_option, overrides, tpu), plugins=plugins)
     findings = new_config.preflight(draft_job(Store(), loaded, plugins), plugins)
     if json:
         warnings = [Finding("warning", warning.message, warning.where, warning.hint) for warning in loaded.warnings]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import Overrides, find_job, new_app, say, short_id
-from tpux.cli.create import Config, ConfigOption, On, config_of
+from tpux.cli.create import Config, ConfigOption, On, Tpu, config_of
 from tpux.cli.create import create as create_only
 from tpux.cli.program_words import ProgramWords
 
@@ -25,6 +25,7 @@ def run(
     overrides: Overrides = None,
     config_option: ConfigOption = None,
     on: On = None,
+    tpu: Tpu = None,
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Do not follow the job: same as tpux create.")] = False,
 ) -> None:
     """Create a job and follow it to its end; Ctrl-C leaves the job running.
@@ -41,12 +42,12 @@ def run(
     from tpux.supervisor import client
 
     if detach:
-        create_only(config, overrides, config_option, on)
+        create_only(config, overrides, config_option, on, tpu)
         return
     store = Store()
     giver = find_job(store, on) if on else None
     plugins = Plugins(client.plugins_of_supervisor(store))
-    record = create_job(store, *config_of(config, config_option, overrides), warn=say, plugins=plugins, on=giver)
+    record = create_job(store, *config_of(config, config_option, overrides, tpu), warn=say, plugins=plugins, on=giver)
     client.notify(store)
     say(f"created job {short_id(record.id)} ({record.refresh().name})")
     _suggest_install(store, record.state)

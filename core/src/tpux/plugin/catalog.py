@@ -44,11 +44,11 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     **{
         name: f"tpux-plugin-{name}"
-        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep", "tasks")
+        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep", "tasks", "web")
     },
-    "sync": "tpux-plugin-code",
+    **dict.fromkeys(("dev", "sync"), "tpux-plugin-code"),
     "storage": "tpux-plugin-storage",
-    **dict.fromkeys(("quota", "tpu"), "tpux-plugin-gcp"),
+    **dict.fromkeys(("ack", "quota", "reapply", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
     **dict.fromkeys(("hold", "release", "find"), "tpux-plugin-pool"),

@@ -278,7 +278,7 @@ def orphans(
     json: Json = False,
     timeout: Timeout = 900,
 ) -> None:
-    """List the TPUs that jobs of this store created and no job holds.
+    """List the TPUs of this store's jobs that no job holds.
 
     TPUs of other stores, and those that another job has borrowed, are not listed. Each is looked at again before it is
     deleted.
@@ -304,7 +304,10 @@ def register(
         str | None, typer.Option(help="A pool that may take it, of any store: the TPU gets its name as a label.")
     ] = None,
 ) -> None:
-    """Let jobs of this store with the allocator pool take a TPU that no job created."""
+    """Let jobs with the allocator pool take a TPU.
+
+    No job may have created it, and the jobs are those of this store.
+    """
     register_.register(open_api(project), name, zone, alias, pool)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from tpux import Section
+from tpux.fields import Duration
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.zones import full_zone
 
@@ -31,6 +32,11 @@ class PoolTpuSection(GcpTpuSection):
     """TPU VMs that other people have created, and that nobody uses now."""
 
     transferable: ClassVar[bool] = False
+    pricing: Pricing = "spot"
+    """Whether the job expects a preemption, which job.rule depends on: by default a TPU of the pool may be a spot one;
+    pool.pricing chooses among them."""
+    keep_on_failure: Duration | None = 600.0
+    """How long a failed job keeps its TPU from others, for a resume."""
 
     @model_validator(mode="after")
     def _deletes_nothing(self) -> PoolTpuSection:

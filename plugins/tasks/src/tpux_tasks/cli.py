@@ -36,7 +36,9 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of tasks.")] = DEFAULT_FILE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
 ) -> None:
-    """Create a job for each task that has none; typed again, it continues.
+    """Create a job for each task that has none.
+
+    Typed again, it continues.
 
     A job is pending until the tasks that it needs have succeeded, and at most max_jobs of an accelerator run at once.
     A task that failed is not created again: see `tpux tasks reset`.
@@ -126,7 +128,10 @@ def prioritize(
     name: Annotated[str, typer.Argument(metavar="ID", help="The task.")],
     file: File = DEFAULT_FILE,
 ) -> None:
-    """Let a task start before all others of its accelerator that have not begun."""
+    """Let a task start before others of its accelerator.
+
+    They are those that have not begun.
+    """
     found = read(file)
     jobs = _jobs_of(found)
     task = found.task(name)
