@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from tpux import framing
+from tpux.clock import SystemClock
 from tpux.remote import forwarded
+from tpux.supervisor.server import Server
 
 CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
 UNKNOWN = "whether it ran to its end is unknown"
@@ -242,3 +244,34 @@ def test_the_outcome_of_a_sync_is_unknown_when_the_supervisor_is_killed(tpux, sl
     assert tpux.show(job)["attempt"] == 1
     tpux("sync", job)
     assert tpux("exec", job, "cat file").stdout == "[0] one\n"
+
+
+def readers(tpux) -> int:
+    """Return how many connections there are to the supervisor's socket."""
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return sum(line.endswith(f" {address(tpux)}") and line.split()[5] == "03" for line in lines)
+
+
+def test_the_supervisor_knows_who_reads_the_output(tpux, job):
+    assert readers(tpux) == 0
+    running = tpux.popen("logs", "-f", job)
+    tpux.until(lambda: readers(tpux) == 1)
+    tpux("supervisor", "stop")
+    tpux("supervisor", "start")
+    tpux.until(lambda: readers(tpux) == 1, "for the reader to tell the new one")
+    running.kill()
+    running.wait()
+    tpux.until(lambda: readers(tpux) == 0)
+
+
+def test_a_job_is_read_until_its_reader_ends(tpux):
+    server = Server(tpux.work / "calls/socket", lambda _: None, SystemClock())
+    server.start()
+    reader = forwarded.Reader(tpux.work / "calls/socket", "000001")
+    reader.keep()
+    tpux.until(lambda: server.is_read("000001"))
+    assert not server.is_read("000002")
+    assert reader._link is not None
+    reader._link.close("")
+    tpux.until(lambda: not server.is_read("000001"))
+    server.close("")

@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
-from tpux.lifecycle import monitors
+from tpux.lifecycle import monitors, run
 from tpux.model.events import AttemptEnded, Warned
+from tpux.remote.output import Poller, Program
+from tpux.remote.process import Status
 from tpux.remote.script import source
 from tpux.supervisor import client
 
@@ -93,6 +96,36 @@ def quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         world.until(advance)
 
     return wait
+
+
+@pytest.mark.parametrize(("most", "asked"), [(2, {0, 1}), (1, set())])
+def test_a_silent_program_is_asked_often_while_somebody_reads(
+    world: World, quiet: Callable[[], None], monkeypatch: pytest.MonkeyPatch, most: int, asked: set[int]
+) -> None:
+    """As long as few workers have to be asked: those that a script follows."""
+    polls: list[int] = []
+    original = Poller.poll
+
+    def poll(poller: Poller, program: Program, *others: Any) -> Status:
+        polls.append(program.worker.index)
+        return original(poller, program, *others)
+
+    monkeypatch.setattr(run, "READ_WORKERS", most)
+    world.create("command: {cmd: 'echo one; sleep 1000', grace_period: 0}")
+    world.until(lambda: world.state.run.running and world.output(1))
+    quiet()
+    controller = world.controller
+    assert all(poll.followed for poll in controller.phase.poller.polls.values())
+    monkeypatch.setattr(Poller, "poll", poll)
+    controller.workers.is_read = lambda: True
+    delays = [controller.advance() for _ in range(20)]
+    assert delays[-1] == run.READ_DELAY
+    assert set(polls) == asked
+    controller.workers.is_read = lambda: False
+    polls.clear()
+    delays = [controller.advance() for _ in range(10)]
+    assert delays[-1] == 1.0
+    assert not polls
 
 
 def test_silence_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], None]) -> None:
