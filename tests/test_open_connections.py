@@ -267,11 +267,11 @@ def test_the_supervisor_knows_who_reads_the_output(tpux, job):
 def test_a_job_is_read_until_its_reader_ends(tpux):
     server = Server(tpux.work / "calls/socket", lambda _: None, SystemClock())
     server.start()
-    reader = forwarded.Reader(tpux.work / "calls/socket", "000001")
-    reader.keep()
-    tpux.until(lambda: server.is_read("000001"))
-    assert not server.is_read("000002")
-    assert reader._link is not None
-    reader._link.close("")
+    script = "import sys, time; from pathlib import Path; from tpux.remote.forwarded import Reader\n"
+    script += "Reader(Path(sys.argv[1]), sys.argv[2]).keep(); time.sleep(1000)"
+    with subprocess.Popen([tpux.python, "-c", script, tpux.work / "calls/socket", "000001"]) as reader:
+        tpux.until(lambda: server.is_read("000001"))
+        assert not server.is_read("000002")
+        reader.kill()
     tpux.until(lambda: not server.is_read("000001"))
     server.close("")
