@@ -126,7 +126,8 @@ def test_a_silent_program_is_asked_often_while_somebody_reads(
     world.create("command: {cmd: 'echo one; sleep 1000', grace_period: 0}")
     world.until(lambda: world.state.run.running and world.output(1))
     controller = world.controller
-    assert isinstance(phase := controller.phase, run.Running)
+    phase = controller.phase
+    assert isinstance(phase, run.Running)
     quiet()
     for worker in phase.poller.polls.values():  # as if they were elsewhere
         worker.local, worker.silent = None, 100
