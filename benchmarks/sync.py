@@ -57,7 +57,7 @@ def _edit(sandbox: Sandbox, record: Record, workers: int) -> None:
     """Send the changed code and start it; wait until each worker has printed it."""
     attempt = record.logs / f"attempt-{record.refresh().attempt + 1}"
     logs = [attempt / f"command_worker_{index}.log" for index in range(workers)]
-    argv = [TPUX, "sync", record.id, "--restart", "-f"]
+    argv: list[str | Path] = [TPUX, "sync", record.id, "--restart", "-f"]
     with subprocess.Popen(argv, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as loop:
         try:
             until(
