@@ -260,7 +260,7 @@ class Reader:
         if self._link is None or self._link.ended:
             with suppress(LinkError, OSError, TimeoutError, threads.NoThreadError):
                 self._link = _link(self._address)
-                self._link.call(_encode({"operation": "read", "job": self._job}))
+                self._link.call(_encode({"operation": "attend", "job": self._job}))
         self._due = now + 1.0 + 30 * (time.monotonic() - now)  # seldom if it does not answer
 
 

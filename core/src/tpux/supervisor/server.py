@@ -227,7 +227,7 @@ class Server:
         """Begin a call, in the thread that receives."""
         try:
             values = cast("dict[str, JsonValue]", json.loads(data))
-            if values["operation"] == "read":
+            if values["operation"] == "attend":
                 self._readers[call] = str(values["job"])
                 call.on_loss = partial(self._readers.pop, call, None)  # the call has no other end
                 return
