@@ -19,6 +19,7 @@ BENCHMARKS = (
     "monitor",
     "create",
     "many_jobs",
+    "scarcity",
     "output",
     "reattach",
     "lag",
