@@ -48,7 +48,7 @@ DIST_OF_COMMAND = {
     },
     "sync": "tpux-plugin-code",
     "storage": "tpux-plugin-storage",
-    **dict.fromkeys(("quota", "tpu"), "tpux-plugin-gcp"),
+    **dict.fromkeys(("billing", "quota", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
     **dict.fromkeys(("hold", "release", "find"), "tpux-plugin-pool"),
