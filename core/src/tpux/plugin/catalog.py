@@ -44,9 +44,9 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     **{
         name: f"tpux-plugin-{name}"
-        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep", "tasks")
+        for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep", "tasks", "web")
     },
-    "sync": "tpux-plugin-code",
+    **dict.fromkeys(("dev", "sync"), "tpux-plugin-code"),
     "storage": "tpux-plugin-storage",
     **dict.fromkeys(("billing", "quota", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
