@@ -80,6 +80,7 @@ def test_the_limit_of_a_month_counts_all_jobs_of_the_user(paid):
 def test_each_job_waits_for_its_own_limit_of_a_month(paid):
     """Two jobs with different limits: whichever is examined last, one waits, and the other one runs."""
     spend(paid, 20)
+    paid("wait", paid.create(CONFIG, "limits.month.hours=10", "limits.grace=1s"), code=103)
     low = paid.create(CONFIG, "limits.month.hours=10")
     paid.until(lambda: paid.json("show", low)["why"].startswith("waits for the next month: limits.month.hours"))
     without = paid.create(CONFIG)

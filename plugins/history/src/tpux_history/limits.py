@@ -149,7 +149,7 @@ def enforce(job: Job, config: LimitsSection, now: float) -> tuple[list[Limit], l
     of_month = _compare_month(config.month, month, prices)
     spent = [one for one in of_month if one.used >= one.most]
     if of_month:
-        _pause(month, _next_month(now))
+        _pause(job.id, config.month, month, _next_month(now))
     spent += [one for one in of_job if one.used >= one.most]
     state = api.job(job.id)
     kept = state.release_at is None or state.release_at > now
@@ -160,13 +160,14 @@ def enforce(job: Job, config: LimitsSection, now: float) -> tuple[list[Limit], l
     return [*of_job, *of_month], [*dict.fromkeys(missing)]
 
 
-def _pause(month: Seconds, until: float) -> None:
+def _pause(examined: str, own: MonthSection, month: Seconds, until: float) -> None:
     """Let the user's pending jobs wait while the month of any that is not done is spent, but those with more of it.
 
-    All jobs that are not done count, whichever is examined: jobs with different limits come to the same.
+    All jobs that are not done count, whichever is examined, and that one itself: its end does not end the pause.
     """
     active = [one for one in api.jobs(warn=lambda _: None) if not one.done]
     configs = {one.id: _month_of(one.config_directory / "resolved.json") for one in active}
+    configs[examined] = own
     prices = read_prices() if any(config.cost for config in configs.values()) else {}
     why, exempt = "", []
     for job, config in configs.items():
