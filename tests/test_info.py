@@ -56,7 +56,7 @@ def test_who_holds_what_until_when_and_at_what_price(paid):
     waiting = paid.create(LOOP, "tpu.accelerator=v6e-8", "tpu.pricing=spot", "job.name=big")
     pending = paid.create(ENDS, f"job.after=[{int(waiting)}]")
     paid.until_state(waiting, "provisioning")
-    (paid.home / "prices.yaml").write_text("v4-16 spot: 9.5\n")
+    (paid.home / "prices.yaml").write_text("v4-16 spot: 4\nv4-16 spot us-central2-b: 9.5\n")
     found, last = rows(paid)
     released = found[1].pop("RELEASED")
     assert re.fullmatch(r"in (1h|59m|60m)", released)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -189,3 +192,52 @@ def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
     for module in (request_module, login):
         monkeypatch.setattr(module, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
     return make
+
+
+class GoogleApis:
+    """Other APIs of Google's on loopback, for the commands that use its client library.
+
+    Attributes:
+        answers: what the test has set, by the method and path: the JSON, or a function of the query and the body. Any
+            other path is refused with 403.
+        requests: the methods and URLs that were requested.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Mapping[str, object] | Callable[..., Mapping[str, object]]] = {}
+        self.requests: list[str] = []
+
+
+@pytest.fixture
+def google_apis(monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleApis]:
+    """A server that speaks the JSON of Google's APIs, at the address of `$TPUX_GCP_ENDPOINT`."""
+    apis = GoogleApis()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            apis.requests.append(f"{self.command} {self.path}")
+            url = urlsplit(self.path)
+            answer = apis.answers.get(f"{self.command} {url.path}")
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else {}
+            if callable(answer):
+                answer = answer({key: values[0] for key, values in parse_qs(url.query).items()}, body)
+            refused = {"error": {"code": 403, "message": "the API has not been used in project p"}}
+            content = json.dumps(refused if answer is None else answer).encode()
+            self.send_response(403 if answer is None else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815  (a name of http.server)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield apis
+    server.shutdown()
+    server.server_close()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from typer.testing import CliRunner
@@ -39,40 +35,18 @@ REGION = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    requests: list[str] = []
+def asked(google_apis):
+    def metrics(query, _):
+        if query.get("pageToken") == "2":
+            return {"metrics": [limits("us-west4-a", 16)]}
+        return {"metrics": [limits("us-central2-b", 64)], "nextPageToken": "2"}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            requests.append(self.path)
-            path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
-            code, answer = 200, dict[str, object]()
-            if path == "/v1beta1/projects/p/services/tpu.googleapis.com/consumerQuotaMetrics":
-                second = query.get("pageToken") == ["2"]
-                answer = {"metrics": [limits("us-west4-a", 16) if second else limits("us-central2-b", 64)]}
-                answer |= {} if second else {"nextPageToken": "2"}
-            elif path == "/v3/projects/p/timeSeries":
-                answer = {"timeSeries": [SERIES]}
-            elif path == "/compute/v1/projects/p/regions":
-                answer = {"items": [REGION]}
-            else:
-                code, answer = 403, {"error": {"code": 403, "message": "Service Usage API has not been used"}}
-            body = json.dumps(answer).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("TPUX_GCP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    yield requests
-    server.shutdown()
-    server.server_close()
+    google_apis.answers = {
+        "GET /v1beta1/projects/p/services/tpu.googleapis.com/consumerQuotaMetrics": metrics,
+        "GET /v3/projects/p/timeSeries": {"timeSeries": [SERIES]},
+        "GET /compute/v1/projects/p/regions": {"items": [REGION]},
+    }
+    return google_apis.requests
 
 
 def run(*words: str) -> object:

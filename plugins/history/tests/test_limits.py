@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import time
 
@@ -47,7 +48,8 @@ def test_a_job_that_reaches_its_limit_saves_its_state_and_gives_its_machines_up(
 
 def spend(tpux, hours):
     """Write to the ledger what a job has used whose record was deleted."""
-    user = next(tpux.home.glob("jobs/*")).name
+    user = tpux.env.get("TPUX_USER") or getpass.getuser()
+    tpux.home.mkdir(exist_ok=True)
     held = {"name": "old", "accelerator": "v4-16", "pricing": "spot", "zone": "", "slices": int(hours * 100)}
     line = {**held, "job": "000900", "created_at": hours, "start": time.time() - 36, "end": time.time()}
     with (tpux.home / f"ledger-{user}.jsonl").open("a") as file:
@@ -73,6 +75,32 @@ def test_the_limit_of_a_month_counts_all_jobs_of_the_user(paid):
     paid("resume", second, "limits.month.hours=1000")
     paid.until_state(second, "running")
     paid("delete", second, "-y")
+
+
+def test_each_job_waits_for_its_own_limit_of_a_month(paid):
+    """Two jobs with different limits: whichever is examined last, one waits, and the other one runs."""
+    spend(paid, 20)
+    paid("wait", paid.create(CONFIG, "limits.month.hours=10", "limits.grace=1s"), code=103)
+    low = paid.create(CONFIG, "limits.month.hours=10")
+    paid.until(lambda: paid.json("show", low)["why"].startswith("waits for the next month: limits.month.hours"))
+    without = paid.create(CONFIG)
+    paid.until(lambda: paid.json("show", without)["why"].startswith("waits for the next month"))
+    high = paid.create(CONFIG, "limits.month.hours=1000")
+    paid.until_state(high, "running")
+    paid("restart", high, "-y")
+    paid.until_state(high, "running")
+    assert [paid.json("show", job)["state"] for job in (low, without)] == ["pending", "pending"]
+    paid("delete", low, without, high, "-y")
+
+
+def test_a_limit_that_is_reached_during_set_up_ends_it(paid):
+    """Nothing happens during a long set-up, of which there would be an event."""
+    paid.env["TPUX_CLOCK_RATE"] = "30"
+    (paid.work / "slow.sh").write_text("sleep 300\n")
+    job = paid.create(CONFIG + "script: {path: slow.sh}\nsetup: {modules: [script]}\n", "limits.hours=0.05")
+    paid.until_state(job, "setting-up")
+    paid("wait", job, code=103)
+    assert paid.json("show", job)["why"].startswith("stopped by limits.hours: ")
 
 
 def test_a_limit_of_the_cost_needs_the_price_of_the_type(paid):

@@ -37,6 +37,10 @@ def test_it_says_what_it_will_cost_and_creates_nothing_without_a_yes(tpux_cli: C
     words = ("tpu.accelerator=v4-32", "tpu.pricing=spot", "tpu.node_count=2", "--max-parallel", "2")
     done = tpux_cli("sweep", config, "lr=1,2,3", *words, "--prices", str(prices), "--dry-run")
     assert "at most 2 at once: 4 x v4-32 spot, 38.00 per hour" in done.stderr
+    prices.write_text("v4-32 spot: 9.5\nv4-32 spot us-central2-b: 8\n")
+    words = (*words, "tpu.allocation_mode=tpu-vm", "tpu.zone=[us-central2-b,us-east5-b]", "--prices", str(prices))
+    done = tpux_cli("sweep", config, "lr=1,2,3", *words, "--dry-run")
+    assert "4 x v4-32 spot, 32.00 per hour" in done.stderr, "that of the first zone"
     assert tpux_cli.json("list") == []
 
 

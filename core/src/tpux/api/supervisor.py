@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -78,17 +79,18 @@ def restart() -> None:
         client.notify(store)
 
 
-def pause(why: str, until: float) -> None:
+def pause(why: str, until: float, exempt: Collection[str] = ()) -> None:
     """Let the user's jobs that have not requested machines wait, and say why; an earlier pause is replaced. Since 0.1.
 
     Args:
         why: what they wait for, for people; "" ends the pause.
         until: when they continue, in seconds since the epoch.
+        exempt: the ids of jobs that do not wait.
 
     Raises:
         OSError: it cannot be written.
     """
-    change(Store(), Pause(why, until) if why else None)
+    change(Store(), Pause(why, until, tuple(exempt)) if why else None)
 
 
 def hasten(name: str | int) -> bool:

@@ -22,7 +22,7 @@ def wait_for_jobs(turn: Turn) -> Next | None:
     if state.setup_only:
         return None
     at_once = state.requested or bool(state.takes_over)
-    if not at_once and (paused := pause.current(turn.store, turn.clock.now())):
+    if not at_once and (paused := pause.current(turn.store, turn.clock.now(), state.id)):
         turn.waiting(paused.why)
         return Next(after=POLL)
     for job in section.after:

@@ -48,7 +48,7 @@ DIST_OF_COMMAND = {
     },
     **dict.fromkeys(("dev", "sync"), "tpux-plugin-code"),
     "storage": "tpux-plugin-storage",
-    **dict.fromkeys(("ack", "quota", "reapply", "tpu"), "tpux-plugin-gcp"),
+    **dict.fromkeys(("ack", "billing", "quota", "reapply", "tpu"), "tpux-plugin-gcp"),
     **dict.fromkeys(("ssh", "ssh-config", "tunnel"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
     **dict.fromkeys(("hold", "release", "find"), "tpux-plugin-pool"),

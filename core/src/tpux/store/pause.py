@@ -13,10 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pause:
-    """Why jobs wait, and until when, in seconds since the epoch."""
+    """Why jobs wait, and until when, in seconds since the epoch.
+
+    Attributes:
+        exempt: the ids of jobs that do not wait.
+    """
 
     why: str
     until: float
+    exempt: tuple[str, ...] = ()
 
 
 def change(store: Store, pause: Pause | None) -> None:
@@ -27,10 +32,10 @@ def change(store: Store, pause: Pause | None) -> None:
         _file(store).save(pause)
 
 
-def current(store: Store, now: float) -> Pause | None:
-    """Return the pause in which the user's pending jobs wait now; None if there is none."""
+def current(store: Store, now: float, job: str) -> Pause | None:
+    """Return the pause in which a pending job of the user waits now; None if there is none."""
     pause = _file(store).load()
-    return pause if pause is not None and now < pause.until else None
+    return pause if pause is not None and now < pause.until and job not in pause.exempt else None
 
 
 def _file(store: Store) -> JsonFile[Pause]:

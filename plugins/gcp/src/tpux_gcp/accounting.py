@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux import JsonValue, TpuxError, plain_reason
 from tpux.api import emit, new_app, say
 from tpux.api.text import print_table
-from tpux_gcp.credentials import credentials, is_emulator
-from tpux_gcp.errors import LOGIN_COMMAND
+from tpux_gcp.google_client import ask, items, label
 from tpux_gcp.lookup import open_api
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ Row = tuple[str, str, float, float | None]
 USAGE = "serviceruntime.googleapis.com/quota/allocation/usage"
 OF_REGIONS = ("ADDRESSES", "DISKS_TOTAL_GB", "SSD_TOTAL_GB", "INSTANCES")
 """Quotas of Compute Engine that jobs need: external addresses, disks, and instances."""
-PATHS = {"compute": "compute/v1/"}
-"""What follows the address of an API in its URLs."""
 
 
 @app.command(epilog="Example: tpux quota --zone us-central2-b")
@@ -66,8 +62,8 @@ def _of_tpus(place: Place, project: str) -> Iterator[Row]:
     used = _used(place, project)
     for metric in metrics:
         name = str(metric.get("metric"))
-        for limit in _items(metric, "consumerQuotaLimits"):
-            for bucket in _items(limit, "quotaBuckets"):
+        for limit in items(metric, "consumerQuotaLimits"):
+            for bucket in items(limit, "quotaBuckets"):
                 where = bucket.get("dimensions")
                 dimensions = where if isinstance(where, dict) else {}
                 at = str(dimensions.get("zone") or dimensions.get("region") or "")
@@ -91,62 +87,16 @@ def _used(place: Place, project: str) -> dict[tuple[str, str], float]:
     )
     found: dict[tuple[str, str], float] = {}
     for one in series:
-        points = _items(one, "points")  # the newest one first
+        points = items(one, "points")  # the newest one first
         value = points[0].get("value") if points else None
         if isinstance(value, dict):
-            key = _label(one, "metric", "quota_metric"), _label(one, "resource", "location")
+            key = label(one, "metric", "quota_metric"), label(one, "resource", "location")
             found[key] = float(str(value.get("int64Value") or 0))
     return found
 
 
 def _of_regions(place: Place, project: str) -> Iterator[Row]:
     for region in ask(place, "compute", "v1", "regions", "items", project=project):
-        for one in _items(region, "quotas"):
+        for one in items(region, "quotas"):
             if (metric := str(one.get("metric"))).endswith(OF_REGIONS):
                 yield str(region.get("name")), metric, float(str(one.get("limit"))), float(str(one.get("usage")))
-
-
-def ask(
-    place: Place, api: str, version: str, resource: str, key: str, **arguments: str
-) -> Sequence[Mapping[str, JsonValue]]:
-    """Return all pages of a list that Google's client library for Python requests.
-
-    Raises:
-        TpuxError: the library is not installed, or the API refuses the call or does not answer.
-    """
-    try:
-        from googleapiclient.discovery import build  # type: ignore[import-untyped]
-    except ModuleNotFoundError as error:
-        hint = "pip install 'tpux-plugin-gcp[accounting]'"
-        raise TpuxError("Google's client library is not installed", hint=hint) from error
-    options = {"api_endpoint": f"{place.endpoint}/{PATHS.get(api, '')}"} if is_emulator(place.endpoint) else {}
-    found: list[Mapping[str, JsonValue]] = []
-    try:
-        client = build(
-            api, version, credentials=credentials(place), client_options=options, static_discovery=True, num_retries=2
-        )
-        methods = client
-        for name in resource.split("."):
-            methods = getattr(methods, name)()
-        request = methods.list(**arguments)
-        while request is not None:
-            answer = request.execute(num_retries=2)
-            found += answer.get(key, [])
-            request = methods.list_next(request, answer)
-    except TpuxError:
-        raise
-    except Exception as error:  # the library's, of HTTP, or of the login
-        hint = f"is the API enabled? gcloud services enable {api}.googleapis.com; or log in: {LOGIN_COMMAND}"
-        raise TpuxError(f"{api}.googleapis.com: {plain_reason(error)[:300]}", hint=hint) from error
-    return found
-
-
-def _items(data: Mapping[str, JsonValue], key: str) -> list[Mapping[str, JsonValue]]:
-    items = data.get(key)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _label(data: Mapping[str, JsonValue], part: str, label: str) -> str:
-    of_part = data.get(part)
-    labels = of_part.get("labels") if isinstance(of_part, dict) else None
-    return str(labels.get(label, "")) if isinstance(labels, dict) else ""

@@ -1,10 +1,11 @@
 """Plugin `limits`: machine hours and cost of a job, and of its user in a month; what is spent ends the job.
 
-A job is examined at each of its events and, while its program runs, every `watch.resources_every`.
+A job is examined at each of its events, every minute and, while its program runs, every `watch.resources_every`.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import defaultdict
@@ -12,6 +13,7 @@ from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -50,6 +52,10 @@ class LimitsSection(Section):
     """What all jobs of the user may use in a calendar month, together; those that wait for machines wait on then."""
     grace: Duration = 600.0
     """How long the program may take to save its state after SIGTERM, if that is more than command.grace_period."""
+
+    def ticks(self) -> bool:
+        """Return whether there is a limit: a set-up may take hours without an event."""
+        return self.hours is not None or self.cost is not None or self.month != MonthSection()
 
 
 @dataclass(frozen=True)
@@ -115,12 +121,12 @@ def on_event(job: Job, event: events.Event) -> None:
     config = job.sections.get("limits")
     if isinstance(config, LimitsSection) and not isinstance(event, (events.RequestAccepted, events.Warned)):
         with suppress(TpuxError):  # the record has gone, or prices.yaml has a mistake, which the monitor says
-            enforce(job, config)
+            enforce(job, config, max(time.time(), event.at))
 
 
 def _examine(job: Job, config: LimitsSection) -> Generator[Step, Result, list[Finding]]:
     yield from ()
-    found, unpriced = enforce(job, config)
+    found, unpriced = enforce(job, config, time.time())
     findings = [Finding("warning", one.text, where=one.key) for one in found if one.used >= WARN_AT * one.most]
     if unpriced:
         message = f"{_cost_key(config)} does not count {', '.join(unpriced)}: prices.yaml has no price"
@@ -128,23 +134,22 @@ def _examine(job: Job, config: LimitsSection) -> Generator[Step, Result, list[Fi
     return findings or [Finding("ok", "; ".join(one.text for one in found), where="limits")]
 
 
-def enforce(job: Job, config: LimitsSection) -> tuple[list[Limit], list[str]]:
+def enforce(job: Job, config: LimitsSection, now: float) -> tuple[list[Limit], list[str]]:
     """Stop a job that has reached a limit, and let the user's other jobs wait if it is that of a month.
 
     Returns:
         The limits, and the types of machines whose price is not known.
     """
-    now = time.time()
     own, month = (
         _used(job.id, now),
         _used_in_month(now, job.watch.resources_every) if config.month != MonthSection() else {},
     )
     prices = read_prices() if config.cost or config.month.cost else {}
     of_job = _compare("limits", config.hours, config.cost, own, prices)
-    of_month = _compare("limits.month", config.month.hours, config.month.cost, month, prices)
+    of_month = _compare_month(config.month, month, prices)
     spent = [one for one in of_month if one.used >= one.most]
     if of_month:
-        api.supervisor.pause(f"waits for the next month: {spent[0].text}" if spent else "", _next_month(now))
+        _pause(job.id, config.month, month, _next_month(now))
     spent += [one for one in of_job if one.used >= one.most]
     state = api.job(job.id)
     kept = state.release_at is None or state.release_at > now
@@ -153,6 +158,34 @@ def enforce(job: Job, config: LimitsSection) -> tuple[list[Limit], list[str]]:
             api.stop(job.id, release=True, grace=config.grace, reason=f"stopped by {spent[0].text}", timeout=0)
     missing = [str(kind) for kind in {**own, **month} if prices and price_of(kind, 1, prices) is None]
     return [*of_job, *of_month], [*dict.fromkeys(missing)]
+
+
+def _pause(examined: str, own: MonthSection, month: Seconds, until: float) -> None:
+    """Let the user's pending jobs wait while the month of any that is not done is spent, but those with more of it.
+
+    All jobs that are not done count, whichever is examined, and that one itself: its end does not end the pause.
+    """
+    active = [one for one in api.jobs(warn=lambda _: None) if not one.done]
+    configs = {one.id: _month_of(one.config_directory / "resolved.json") for one in active}
+    configs[examined] = own
+    prices = read_prices() if any(config.cost for config in configs.values()) else {}
+    why, exempt = "", []
+    for job, config in configs.items():
+        limits = _compare_month(config, month, prices)
+        spent = [one for one in limits if one.used >= one.most]
+        why = why or (f"waits for the next month: {spent[0].text}" if spent else "")
+        exempt += [job] if limits and not spent else []
+    api.supervisor.pause(why, until, exempt)
+
+
+def _month_of(path: Path) -> MonthSection:
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever else reads the job reports that
+        return MonthSection.model_validate(json.loads(path.read_text())["config"]["limits"]["month"])
+    return MonthSection()
+
+
+def _compare_month(config: MonthSection, used: Seconds, prices: Mapping[str, float]) -> list[Limit]:
+    return _compare("limits.month", config.hours, config.cost, used, prices)
 
 
 def _compare(

@@ -14,7 +14,8 @@ from tpux.api.options import Json
 from tpux.api.text import STATE_COLOURS, echo, format_age, paint, print_table
 
 if TYPE_CHECKING:
-    from tpux_info.machines import Machines, Prices, Totals
+    from tpux_history.prices import Prices
+    from tpux_info.machines import Machines, Totals
 
 app = api.new_app()
 
@@ -33,8 +34,8 @@ def info(
     Machines are idle that a job holds after its end, and queued while a job waits for them. The default file of prices
     is in the directory of the store. `tpux tpu list` shows TPUs that no job holds.
     """
+    from tpux_history.prices import PRICES, read_prices
     from tpux_info.machines import count, group, machines_of
-    from tpux_info.prices import PRICES, read_prices
 
     table = read_prices(prices)
     jobs = api.jobs(all_users=users, warn=api.say)

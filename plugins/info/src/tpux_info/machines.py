@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux.api.text import iso
+from tpux_history.prices import Prices, price_of
+from tpux_history.use import MachineType
 
 if TYPE_CHECKING:
     from tpux import JsonValue
     from tpux.api import JobInfo
 
-Prices = Mapping[str, float]
 IDLE = "idle"
 """The state of machines that a job holds after its end."""
 QUEUED = "queued"
@@ -55,8 +56,7 @@ class Machines:
         """Return what they cost per hour now; None if that is unknown."""
         if not self.costs:
             return 0.0
-        price = prices.get(f"{self.accelerator} {self.pricing}", prices.get(self.accelerator))
-        return None if price is None else price * self.slices
+        return price_of(MachineType(self.accelerator, self.pricing, self.zone), self.slices, prices)
 
     def to_json(self, prices: Prices) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""

@@ -1,7 +1,8 @@
-"""`tpux storage` (Administration): delete and copy checkpoints in buckets."""
+"""`tpux storage` (Administration): delete and copy checkpoints in buckets; show what is stored."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="storage",
-    help="Delete and copy checkpoints in buckets.",
+    help="Delete and copy checkpoints in buckets; show what is stored.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -95,6 +96,32 @@ def copy(
     is compared with its source, by its size and checksum.
     """
     copy_from_job(job, target, checkpoint, marker=marker, yes=yes)
+
+
+@app.command(epilog="Example: tpux storage usage\n\nExample: tpux storage usage --bucket my-bucket --folders")
+def usage(
+    bucket: Annotated[str | None, typer.Option(help="Only this bucket.")] = None,
+    folders: Annotated[bool, typer.Option("--folders", help="By the first directory: it lists all objects.")] = False,
+    prices: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of prices of a GiB for a month, such as 'STANDARD europe-west9: 0.023'."),
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Google Cloud project. Default: gcloud's.")] = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Show the bytes of each bucket of a project, by storage class and type, and what they cost a month.
+
+    Soft-deleted objects are a type of their own. The figures are Cloud Monitoring's, about a day old. --folders lists
+    the objects instead, says first how many there are, and asks. The prices are Google's list prices, where known. It
+    needs pip install 'tpux-plugin-gcp[accounting]'.
+    """
+    try:
+        from tpux_gcp.storage_usage import show_usage
+    except ModuleNotFoundError as error:
+        hint = "pip install 'tpux-plugin-gcp[accounting]'"
+        raise TpuxError("the buckets of Google Cloud are shown by a plugin", hint=hint) from error
+    show_usage(project, bucket, prices, folders=folders, yes=yes, json=json)
 
 
 def copy_from_job(job: str, target: str, name: str, *, marker: str | None = None, yes: bool = False) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tpux import JsonValue
 
 app = api.new_app()
-PRICES = "prices.yaml"
 _TAG = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,99}")
 Metric = Literal["loss", "step", "epoch", "rate"]
 
@@ -219,6 +218,9 @@ def _describe_costs(
 
 def _describe_cost(sections: Mapping[str, JsonValue], parallel: int, prices: Path | None) -> str:
     """Return how many machines the jobs have at once, and their price per hour."""
+    from tpux_history.prices import PRICES, price_of, read_prices
+    from tpux_history.use import MachineType
+
     section = sections.get("tpu")
     tpu = section if isinstance(section, dict) else {}
     wanted, nodes = tpu.get("accelerator"), tpu.get("node_count", 1)
@@ -228,30 +230,11 @@ def _describe_cost(sections: Mapping[str, JsonValue], parallel: int, prices: Pat
     if not accelerator:
         return f"at most {parallel} at once, on machines of {tpu.get('allocation_mode', 'local')}"
     kind = accelerator if pricing == "ondemand" else f"{accelerator} {pricing}"
-    table = _read_prices(prices)
-    price = table.get(kind, table.get(accelerator))
-    cost = (
-        f"{price * slices:.2f} per hour"
-        if price is not None
-        else f"price per hour unknown ({PRICES} has none for {kind})"
-    )
+    zones = tpu.get("zone")
+    zone = str(zones[0] if isinstance(zones, list) and zones else zones or "")
+    price = price_of(MachineType(accelerator, pricing, zone), slices, read_prices(prices))
+    cost = f"{price:.2f} per hour" if price is not None else f"price per hour unknown ({PRICES} has none for {kind})"
     return f"at most {parallel} at once: {slices} x {kind}, {cost}"
-
-
-def _read_prices(given: Path | None) -> Mapping[str, float]:
-    """Return the prices per hour, by type; none if there is no table.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no table of prices.
-    """
-    from pydantic import Field, RootModel
-
-    from tpux.fields import read_data_file
-
-    path = given or api.home() / PRICES
-    if given is None and not path.exists():
-        return {}
-    return read_data_file(path, RootModel[dict[str, Annotated[float, Field(strict=True)]]]).root
 
 
 def _count(number: int, noun: str) -> str:

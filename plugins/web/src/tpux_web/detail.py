@@ -70,7 +70,7 @@ def version(job: int) -> JsonValue:
 
 
 def _facts(info: JobInfo, happened: Sequence[events.Event], now: float) -> list[JsonValue]:
-    held = {str(kind): seconds for kind, seconds in read_history(happened, 0.0, now).machine_seconds.items()}
+    held = read_history(happened, 0.0, now).machine_seconds
     spent = cost(held, prices_and_note()[0])
     hours = ", ".join(f"{seconds / 3600:.1f} h of {kind}" for kind, seconds in held.items())
     machines = info.allocation

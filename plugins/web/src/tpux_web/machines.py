@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from tpux import JsonValue, TpuxError, api, events
 from tpux.api import JobInfo
 from tpux.api.text import printable
-from tpux_history.use import read_history
-from tpux_info.machines import QUEUED, Machines, Prices, count, machines_of
-from tpux_info.prices import PRICES, read_prices
+from tpux_history.prices import PRICES, Prices, price_of, read_prices
+from tpux_history.use import MachineType, read_history
+from tpux_info.machines import QUEUED, Machines, count, machines_of
 
 
 class Held:
     """What is held, for the page of machines."""
 
     def __init__(self) -> None:
-        self._since: dict[str, tuple[float, dict[str, float], float]] = {}
+        self._since: dict[str, tuple[float, Mapping[MachineType, float], float]] = {}
 
     def table(self, jobs: Iterable[JobInfo]) -> dict[str, JsonValue]:
         """Return the machines that jobs hold: by whom, until when, and at what price per hour and so far."""
@@ -63,7 +63,7 @@ class Held:
                 history = read_history(api.events(job.id), 0.0, now)
             except TpuxError:
                 return None
-            seconds, at = {str(kind): took for kind, took in history.machine_seconds.items()}, now
+            seconds, at = history.machine_seconds, now
             self._since[job.id] = (job.updated_at, seconds, at)
         one = machines_of(job)
         per_hour, until_then = one.price(prices) if one else 0.0, cost(seconds, prices)
@@ -99,14 +99,13 @@ def queue(jobs: Iterable[JobInfo]) -> dict[str, JsonValue]:
     return {"rows": rows}
 
 
-def cost(seconds: Mapping[str, float], prices: Prices) -> float | None:
+def cost(seconds: Mapping[MachineType, float], prices: Prices) -> float | None:
     """Return what machines have cost that were held for some time, by type; None if a price is unknown."""
     total = 0.0
     for kind, took in seconds.items():
-        price = prices.get(kind, prices.get(kind.partition(" ")[0]))
-        if price is None:
+        if (price := price_of(kind, took / 3600, prices)) is None:
             return None
-        total += price * took / 3600
+        total += price
     return total
 
 
