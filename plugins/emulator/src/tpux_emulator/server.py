@@ -52,7 +52,7 @@ class Options:
         workers: whether nodes have real workers.
         ssh_port: the workers' SSH port; None selects 22 if it can be bound, else 2222.
         scenario: a scenario to start with.
-        kubernetes: the port of the Kubernetes API on 127.0.0.1; 0 selects a free one, None means that there is no such API.
+        kubernetes: the port of the Kubernetes API on 127.0.0.1; 0 selects a free one, None means: no such API.
         tls: whether the Kubernetes API has TLS, with a CA of its own.
         pod_roots: whether its pods have a root file system each, where this machine permits it.
     """

@@ -22,6 +22,14 @@ from tpux_emulator.kubernetes.objects import (
     Taint,
 )
 
+_FAMILIES = {
+    "tpu-v4-podslice": ("v4", 2),
+    "tpu-v5p-slice": ("v5p", 2),
+    "tpu7x": ("tpu7x", 2),
+    "tpu-v5-lite-podslice": ("v5litepod", 1),
+    "tpu-v6e-slice": ("v6e", 1),
+}
+"""The family in TPU_ACCELERATOR_TYPE, and the cores of a chip, by the accelerator's label."""
 _SCHEDULER, _SCALER = "default-scheduler", "cluster-autoscaler"
 
 
@@ -172,8 +180,8 @@ class Scheduler:
             self._refuse(each, "0 node(s) match Pod's node affinity/selector")
         if cluster.settings.node_pools is not None and pod.chips:
             for each in pods:
-                cluster.event(each, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match Pod's node"
-                              " affinity/selector", by=_SCALER)  # fmt: skip
+                cluster.event(each, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match"
+                              " Pod's node affinity/selector", by=_SCALER)  # fmt: skip
             return now + cluster.settings.retry
         if (moment := self._retry.get(key, 0.0)) > now:
             return moment
@@ -225,14 +233,14 @@ def accelerator_environment(pod: Pod) -> dict[str, str]:
     if not pod.chips or not topology:
         return {}
     kind = pod.spec.node_selector.get(ACCELERATOR, "")
-    family, cores = {"tpu-v4-podslice": ("v4", 2), "tpu-v5p-slice": ("v5p", 2), "tpu7x": ("tpu7x", 2),
-                     "tpu-v5-lite-podslice": ("v5litepod", 1), "tpu-v6e-slice": ("v6e", 1)}.get(kind, (kind, 1))  # fmt: skip
+    family, cores = _FAMILIES.get(kind, (kind, 1))
     count = hosts(topology, pod.chips) * pod.chips * cores
     ports = ",".join(str(8431 + index) for index in range(pod.chips))
     single = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"} if hosts(topology, pod.chips) == 1 else {}
     return {
         "TPU_ACCELERATOR_TYPE": f"{family}-{count}", "TPU_TOPOLOGY": topology, "TPU_SKIP_MDS_QUERY": "true",
-        "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1" if pod.chips == 1 else "2,2,1", "TPU_RUNTIME_METRICS_PORTS": ports, **single,
+        "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1" if pod.chips == 1 else "2,2,1", "TPU_RUNTIME_METRICS_PORTS": ports,
+        **single,
     }  # fmt: skip
 
 

@@ -124,6 +124,13 @@ class Resources(Open):
     requests: dict[str, str | int] = {}
 
 
+class VolumeMount(Open):
+    """Where a container sees a volume; with a root file system of its own it is an empty directory."""
+
+    name: str
+    mount_path: str
+
+
 class Container(Open):
     """A container of a pod."""
 
@@ -133,6 +140,7 @@ class Container(Open):
     args: list[str] = []
     env: list[EnvVar] = []
     resources: Resources = Resources()
+    volume_mounts: list[VolumeMount] = []
 
 
 class Toleration(Open):

@@ -35,7 +35,7 @@ from tpux_emulator.kubernetes.objects import JobSet, Pod, Workload
 from tpux_emulator.kubernetes.pod_processes import PodProcesses
 from tpux_emulator.paths import Home
 
-_VERBS = ["GET", "POST", "PATCH", "PUT", "DELETE"]
+_VERBS = ["GET", "POST", "PATCH", "DELETE"]
 _EXEC = "/api/v1/namespaces/{namespace}/pods/{name}/exec"
 _FAULT: TypeAdapter[KubernetesFault] = TypeAdapter(KubernetesFault)
 
