@@ -1,16 +1,19 @@
-"""The Kubernetes API for clients that others wrote: kubectl, and the official Python client, which checks every object."""
+"""The Kubernetes API for clients of others: kubectl, and the official Python client, which checks every object."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
-from emulator_kubernetes import JOBSETS, Api, jobset, kubectl, until
+from emulator_kubernetes import JOBSETS, Api, find_kubectl, jobset, kubectl, until
 from emulator_support import missing
 
 from tpux_emulator.emulator import Emulator
@@ -46,8 +49,6 @@ def client(cluster: Emulator) -> Any:
 
 
 def _yaml(name: str) -> bytes:
-    import json
-
     return json.dumps(jobset(name)).encode()
 
 
@@ -143,13 +144,10 @@ def test_the_official_client_executes(cluster: Emulator, client: Any, protocols:
 
 
 def test_a_cut_connection_leaves_the_command(cluster: Emulator) -> None:
-    from emulator_kubernetes import shutil, sys  # the same lookup of kubectl
-
-    program = shutil.which("kubectl", path=os.path.dirname(sys.executable)) or "kubectl"
     pod = _pods(cluster)[0]
     mark = f"cut-{time.time_ns()}"
     with subprocess.Popen(
-        [program, "exec", pod, "--", "sh", "-c", f"echo ready; sleep 2; echo done > $HOME/{mark}"],
+        [find_kubectl(), "exec", pod, "--", "sh", "-c", f"echo ready; sleep 2; echo done > $HOME/{mark}"],
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as child:  # fmt: skip
         assert child.stdout is not None
@@ -168,12 +166,13 @@ def test_tokens(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert token_file.read_text() != before
         assert token_file.stat().st_mode & 0o777 == 0o600
         assert kubectl(cloud, "get", "jobsets").returncode == 0
-        import httpx
-
         for token, status in ((before, 401), (token_file.read_text(), 200)):
             headers = {"Authorization": f"Bearer {token}"}
             answer = httpx.get(
-                api.url + JOBSETS, headers=headers, verify=str(cloud.home.path / "kubernetes/ca.pem"), trust_env=False
+                api.url + JOBSETS,
+                headers=headers,
+                verify=ssl.create_default_context(cafile=str(cloud.home.path / "kubernetes/ca.pem")),
+                trust_env=False,
             )
             assert answer.status_code == status
 

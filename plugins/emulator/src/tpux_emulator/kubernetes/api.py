@@ -284,7 +284,8 @@ class KubernetesApi(FaultMiddleware):
             raise KubeError(
                 409,
                 f'Operation cannot be fulfilled on {target.full} "{each.name}": the UID in the precondition ({uid})'
-                f" does not match the UID in record ({each.uid}). The object might have been deleted and then recreated",
+                f" does not match the UID in record ({each.uid}). The object might have been deleted and then"
+                " recreated",
             )
         grace = options.get("gracePeriodSeconds")
         foreground = options.get("propagationPolicy") == "Foreground"
