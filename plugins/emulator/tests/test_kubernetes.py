@@ -57,7 +57,8 @@ def test_a_jobset_becomes_pods_on_one_pool_a_slice(api: Api) -> None:
     env = {each["name"]: each["value"] for each in pods[3]["spec"]["containers"][0]["env"]}
     assert env == {
         "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "two-slice-1-0.two,two-slice-1-1.two",
-        "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "two-slice-0-0.two"}  # fmt: skip
+        "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "two-slice-0-0.two",
+    }  # fmt: skip
     until(lambda: api.get("two")["status"]["replicatedJobsStatus"][0]["ready"] == 2)
 
 
@@ -108,9 +109,7 @@ def test_restarts(api: Api) -> None:
 def test_lists_have_selectors_and_pages(api: Api) -> None:
     for name in ("a", "b", "c"):
         api.create(jobset(name, labels={"team": name}))
-    assert [
-        each["metadata"]["name"] for each in api.items(JOBSETS, labelSelector="team in (b)".replace(" in (b)", "=b"))
-    ] == ["b"]
+    assert [each["metadata"]["name"] for each in api.items(JOBSETS, labelSelector="team=b")] == ["b"]
     assert [each["metadata"]["name"] for each in api.items(JOBSETS, labelSelector="team!=b")] == ["a", "c"]
     first = api.ask("GET", JOBSETS, params={"limit": "2"}).json()
     assert first["metadata"]["remainingItemCount"] == 1
@@ -232,7 +231,7 @@ def test_kueue_evicts_by_command(api: Api) -> None:
 
 
 def test_spot_preemption(api: Api) -> None:
-    api.create(jobset("spot", slices=2, selector={"cloud.google.com/gke-spot": "true"}) | {})
+    api.create(jobset("spot", slices=2, selector={"cloud.google.com/gke-spot": "true"}))
     until(lambda: len(api.pods("spot")) == 4)
     assert all("nodeName" not in pod["spec"] for pod in api.pods("spot"))  # they do not tolerate the taint
     api.delete("spot")

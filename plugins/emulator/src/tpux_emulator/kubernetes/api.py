@@ -37,6 +37,7 @@ from tpux_emulator.protojson import JsonObject
 VERSION = {"major": "1", "minor": "34", "gitVersion": "v1.34.1-gke.3084001", "platform": "linux/amd64"}
 _VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_PROTOBUF = "application/vnd.kubernetes.protobuf"  # of kubectl, for what is built in
 _ALL_VERBS = ["create", "delete", "get", "list", "patch"]
 
 
@@ -166,6 +167,9 @@ class KubernetesApi(FaultMiddleware):
             return found
         verb = exchange.method.rpartition(".")[2]
         permit(self._cluster, verb, target)
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        if (verb == "patch" and kind not in _PATCHES) or kind == _PROTOBUF:
+            raise KubeError(415, f"the body of the request was in an unknown format: {kind}", "UnsupportedMediaType")
         body = exchange.body if isinstance(exchange.body, dict) else {}
         query = dict(parse_qsl(request.url.query))
         if target.sub == "log" and target.resource.model is Pod and verb == "get":
@@ -179,22 +183,15 @@ class KubernetesApi(FaultMiddleware):
             return self._create(target, body, query)
         if verb == "list":
             return self._list(target, query)
-        return self._on_object(request, verb, target, body, query)
+        return self._on_object(verb, target, body, query)
 
-    def _on_object(
-        self, request: Request, verb: str, target: Target, body: JsonObject, query: dict[str, str]
-    ) -> JsonObject:
+    def _on_object(self, verb: str, target: Target, body: JsonObject, query: dict[str, str]) -> JsonObject:
         if verb == "delete" and not target.name:
             raise KubeError(405, "the server does not allow this method on the requested resource")
         each = self._object(target)
         if verb == "delete":
             return self._delete(each, target, body, query)
         if verb == "patch":
-            kind = request.headers.get("content-type", "").partition(";")[0]
-            if kind not in _PATCHES:
-                raise KubeError(
-                    415, f"the body of the request was in an unknown format: {kind}", "UnsupportedMediaType"
-                )
             each = self._cluster.patch(each, body)
         return self._shown(each, target)
 
@@ -212,7 +209,8 @@ class KubernetesApi(FaultMiddleware):
     def _create(self, target: Target, body: JsonObject, query: dict[str, str]) -> JsonObject:
         resource = target.resource
         wanted, got = (resource.kind, resource.api_version(target.version)), (body.get("kind"), body.get("apiVersion"))
-        if got != wanted:
+        built_in = not resource.group.endswith("x-k8s.io")
+        if got != wanted and not (built_in and got == (None, None)):
             raise KubeError(400, f"the kind and API version in the data {got} do not match the expected ones {wanted}")
         metadata = body.get("metadata")
         metadata = {**metadata} if isinstance(metadata, dict) else {}
@@ -224,7 +222,9 @@ class KubernetesApi(FaultMiddleware):
             if self._cluster.lookup(Namespace, "", target.namespace) is None:
                 raise not_found("namespaces", target.namespace)
         name = str(metadata.get("name") or "")
-        given: JsonObject = {**body, "apiVersion": resource.api_version(), "metadata": metadata}
+        given: JsonObject = {
+            **body, "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata,
+        }  # fmt: skip
         given.pop("status", None)
         try:
             each = resource.model.model_validate(given)
