@@ -252,6 +252,25 @@ def test_spot_preemption(api: Api) -> None:
     until(lambda: api.items("/api/v1/nodes", **labels) == [])  # the whole slice
 
 
+@pytest.mark.parametrize("fault", ["preempt", "host-error"])
+def test_a_lost_node_takes_its_slice_and_the_jobset_comes_back_on_another(api: Api, fault: str) -> None:
+    api.cloud.change_kubernetes(retry=0.5)  # so long the lost nodes are still there, as objects
+    rules = [{"action": "RestartJobSetAndIgnoreMaxRestarts"}]
+    api.create(jobset("back", slices=2, policy={"restartStrategy": "BlockingRecreate", "rules": rules}))
+    pods = api.running("back", 4)
+    before = {pod["spec"]["nodeName"] for pod in pods}
+    api.cloud.kubernetes_fault(fault, pod=pods[0]["metadata"]["name"], notice=0.1)
+    until(lambda: api.get("back")["status"]["restarts"] == 1)
+    gone = {pod["spec"]["nodeName"] for pod in pods[:2]}
+    until(lambda: not gone & {node["metadata"]["name"] for node in api.items("/api/v1/nodes")})
+    after = api.running("back", 4)
+    assert {pod["spec"]["nodeName"] for pod in after} <= {
+        node["metadata"]["name"] for node in api.items("/api/v1/nodes")
+    }
+    assert len({pod["spec"]["nodeName"] for pod in after} & before) == 2  # the other slice's
+    assert api.get("back")["status"]["restarts"] == 1
+
+
 def test_maintenance_host_error_eviction_and_memory(api: Api) -> None:
     api.create(jobset("ill", slices=4, hosts=1, topology="2x2", policy={"maxRestarts": 99}))
     pods = api.running("ill", 4)

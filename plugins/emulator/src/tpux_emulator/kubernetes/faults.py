@@ -140,6 +140,10 @@ class Faults:
         while (pod := self._cluster.find(Pod, uid)) is not None and not pod.ended and self._cluster.now < until:
             await self._cluster.wait(uid, until - self._cluster.now)
         await self._sleep(self._cluster.settings.retry)  # the node's object goes later than its pods
+        pool = {each.name for each in self._cluster.all(Node) if each.label(POOL) == node.label(POOL)}
+        for each in self._cluster.all(Pod):
+            if each.spec.node_name in pool and not each.ended and not each.deleting:
+                self._cluster.delete(each)  # the other hosts of the slice are drained
         self._scheduler.lose(node.label(POOL))
 
     async def _sleep(self, seconds: float) -> None:
@@ -149,6 +153,7 @@ class Faults:
 
     def _not_ready(self, node: Node, reason: str, message: str) -> None:
         self._cluster.set_condition(node.status.conditions, "Ready", False, reason, message)
+        node.spec.taints.append(Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule"))
         self._cluster.put(node)
 
     def _find(self, model: type[Kind], name: str) -> Kind:
