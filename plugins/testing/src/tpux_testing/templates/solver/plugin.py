@@ -1,4 +1,4 @@
-"""Solver `sample`: removes a lock file that a killed program has left on a worker, once a program has failed for it."""
+"""Solver `sample`: removes a lock file that a killed program has left on a worker."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ import pytest
 
 from tpux_testing import hooks_contract, run_job, section_contract, transport_contract, worker
 
+TPU = {"allocation_mode": "sample"}
+
 
 @pytest.fixture
 def section(tmp_path: Path) -> dict[str, list[str]]:
@@ -20,11 +22,11 @@ def test_contracts(section: dict[str, list[str]]) -> None:
     """The hooks and the keys; each method of the connection, byte for byte."""
     hooks_contract("sample")
     section_contract("sample", section)
-    transport_contract("sample", worker(address="ant"), {"sample": section})
+    transport_contract("sample", worker(address="ant"), {"tpu": TPU, "sample": section})
 
 
 def test_a_job(section: dict[str, list[str]]) -> None:
     """A job runs on a worker that the command reaches."""
-    run = run_job({"tpu": {"allocation_mode": "sample"}, "sample": section, "command": {"cmd": "basename $HOME"}})
+    run = run_job({"tpu": TPU, "sample": section, "command": {"cmd": "basename $HOME"}})
     assert run.state == "succeeded", run.why
     assert run.output[0] == "ant\n"

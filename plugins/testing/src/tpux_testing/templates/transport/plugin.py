@@ -1,4 +1,4 @@
-"""Transport `sample`: reaches workers through a command such as `kubectl exec`; with a small allocator for its tests."""
+"""Transport `sample`: reaches workers through a command such as `kubectl exec`; with a small allocator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import IO, ClassVar, cast
+
+from pydantic import Field
 
 from tpux import (
     CHUNK_SIZE,
@@ -39,7 +41,7 @@ class SampleSection(Section):
 
     prefix: list[str]
     """The command that runs what follows on a worker; {} in it is the worker's address."""
-    addresses: list[str] = []
+    addresses: list[str] = Field(default_factory=list)
     """The workers, for `tpu: {allocation_mode: sample}`."""
 
 
@@ -67,29 +69,34 @@ class SampleHost:
         """Run a script, pass its output on as it arrives, and return the exit code."""
         end = time.monotonic() + timeout
         command = [*self._prefix, "sh", "-c", "cd && " + script]
-        read, write = os.pipe()
-        with tempfile.TemporaryFile() as given, open(read, "rb", buffering=0) as output:
+        with tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
-            with open(write, "wb", buffering=0) as to:
-                process = subprocess.Popen(
-                    command, env=self._environment, stdin=given, stdout=to, stderr=to, start_new_session=True
-                )
-            try:
-                with selectors.DefaultSelector() as selector:
-                    selector.register(output, selectors.EVENT_READ)
-                    while (left := end - time.monotonic()) > 0 and selector.select(left):
-                        if not (piece := output.read(CHUNK_SIZE)):
-                            code = process.wait(timeout=max(0.0, end - time.monotonic()))
-                            return code if code >= 0 else 128 - code
-                        listen(piece)
-                raise self._unreachable(f"no answer within {timeout:.0f} s")
-            except subprocess.TimeoutExpired as error:
-                raise self._unreachable(f"no end within {timeout:.0f} s") from error
-            finally:
-                if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+            process = subprocess.Popen(
+                command,
+                env=self._environment,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        output = cast("IO[bytes]", process.stdout).fileno()
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(output, selectors.EVENT_READ)
+                while (left := end - time.monotonic()) > 0 and selector.select(left):
+                    if not (piece := os.read(output, CHUNK_SIZE)):
+                        code = process.wait(timeout=left)
+                        return code if code >= 0 else 128 - code
+                    listen(piece)
+            raise self._unreachable(f"no answer within {timeout:.0f} s")
+        except subprocess.TimeoutExpired as error:
+            raise self._unreachable(f"no end within {timeout:.0f} s") from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            with process:  # closes the pipe, and waits
+                pass
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file or bytes to the worker: the file is there as a whole, or not at all."""
