@@ -169,8 +169,9 @@ def _functions(plugin: object, hooks: list[str]) -> Iterator[tuple[str, Callable
 def section_contract(word: str, example: Mapping[str, object] | None = None, *, plugin: object = None) -> None:
     """Test the config section of a plugin, and the section `tpu` of an allocator, without running anything.
 
-    Each section and each key has a docstring; each key is in the JSON Schema, and hides no method of `Section`; a value that a key does not accept is an
-    error with its position in the section, whatever the value's type, and never an exception of a validator.
+    Each section and each key has a docstring; each key is in the JSON Schema, and hides no method of `Section`; a value
+    that a key does not accept is an error with its position in the section, whatever the value's type, and never an
+    exception of a validator.
 
     Args:
         word: the plugin.

@@ -34,8 +34,8 @@ def new(
     from tpux.plugin.entrypoints import find
     from tpux_testing import new_plugin
 
-    group = "tpux.commands" if kind == "command" else "tpux"
-    taken = {one.name: f"{one.dist} is installed" for one in find(group).values()}
+    installed = find("tpux.commands") if kind == "command" else find("tpux")
+    taken = {name: f"{one.dist} is installed" for name, one in installed.items()}
     if kind == "command":
         taken |= dict.fromkeys(core_commands(), "tpux has a command of this name")
     else:
