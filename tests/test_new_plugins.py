@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,13 @@ SHOWN = {
 }
 """What the last of the commands shows that `tpux plugins new` prints."""
 
+EXAMPLES = {
+    "tpux-plugin-move-on": "[0] attempt 2",
+    "tpux-plugin-nan-loss": "step 120 loss=nan",
+    "tpux-plugin-uv-run": "[0] run by uv",
+}
+"""The plugins of examples/, and what their configs show."""
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
@@ -45,6 +53,55 @@ def build(project: Path, directory: Path) -> None:
     subprocess.run([*command, "--build-constraint", ROOT / "constraints.txt", project], check=True, timeout=300)
 
 
+class Shell:
+    """A shell in a project's directory, with an environment of its own that has the project's wheel and no other."""
+
+    def __init__(self, directory: Path, wheels: Path, project: Path) -> None:
+        build(project, wheels)
+        environment, home = directory / "venv", directory / "user"
+        subprocess.run([BIN / "uv", "venv", "--quiet", "--python", sys.executable, environment], check=True, timeout=99)
+        install = [BIN / "uv", "pip", "install", "--quiet", "--python", environment / "bin/python"]
+        wheel = next(wheels.glob(f"{project.name.replace('-', '_')}-*.whl"))
+        chosen = ["--constraint", ROOT / "constraints.txt", "--find-links", wheels, f"{wheel}[test]"]
+        subprocess.run([*install, *chosen], check=True, timeout=300)
+        home.mkdir()
+        self.project = project
+        own = {"HOME": str(home), "TPUX_HOME": str(home / ".tpux"), "TPUX_CLOCK_RATE": "20"}
+        path = os.pathsep.join([str(environment / "bin"), str(BIN), os.environ["PATH"]])  # BIN has uv
+        self.env = {**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, **own, "PATH": path}
+
+    def __call__(self, command: str) -> str:
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.project,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=250,
+        )
+        return f"{done.stdout}\nexit code {done.returncode}\n"
+
+
+@pytest.mark.system
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_are_built_and_pass_their_tests(wheels, tmp_path, example):
+    for dist in ("doctor", "shell"):
+        build(ROOT / "plugins" / dist, wheels)
+    project = tmp_path / example
+    shutil.copytree(ROOT / "examples/plugins" / example, project)
+    run = Shell(tmp_path, wheels, project)
+    try:
+        tested = run("python -m pytest")
+        assert tested.endswith("\nexit code 0\n"), tested
+        shown = run("tpux run example.yaml")
+        assert EXAMPLES[example] in shown, shown
+    finally:
+        run("tpux supervisor stop")
+
+
 @pytest.mark.system
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", [*KINDS])
@@ -53,33 +110,7 @@ def test_a_new_plugin_works_from_the_first_minute(tpux, wheels, tmp_path, kind):
     typed = tpux("plugins", "new", name, "--kind", kind).stdout.splitlines()
     assert len(typed) == 3
     project = tpux.work / f"tpux-plugin-{name}"
-    build(project, wheels)
-
-    environment = tmp_path / "venv"
-    subprocess.run([BIN / "uv", "venv", "--quiet", "--python", sys.executable, environment], check=True, timeout=100)
-    install = [BIN / "uv", "pip", "install", "--quiet", "--python", environment / "bin/python"]
-    wheel = next(wheels.glob(f"tpux_plugin_my_{kind}-*.whl"))
-    chosen = ["--constraint", ROOT / "constraints.txt", "--find-links", wheels, f"{wheel}[test]"]
-    subprocess.run([*install, *chosen], check=True, timeout=300)
-    home = tmp_path / "user"
-    home.mkdir()
-    own = {"HOME": str(home), "TPUX_HOME": str(home / ".tpux"), "TPUX_CLOCK_RATE": "20"}
-    path = os.pathsep.join([str(environment / "bin"), os.environ["PATH"]])
-    env = {**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, **own, "PATH": path}
-
-    def run(command: str) -> str:
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=project,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=200,
-        )
-        return f"{done.stdout}\nexit code {done.returncode}\n"
-
+    run = Shell(tmp_path, wheels, project)
     try:
         rows = {
             row["name"]: row["status"] for row in json.loads(run("tpux plugins list --json").rpartition("\nexit")[0])
