@@ -38,7 +38,8 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(
-        ("plugins.new", "plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"
+        ("plugins.new", "plugins.search", "plugins.show", "plugins.check", "plugins.trace", "config.schema"),
+        "tpux-plugin-testing",
     ),
     **{name: f"tpux-plugin-{name}" for name in ("emulator", "history", "info", "monitor", "rehearse", "sweep")},
     "sync": "tpux-plugin-code",

@@ -32,6 +32,7 @@ def new(
     from tpux.cli.main import core_commands
     from tpux.plugin.catalog import DIST_OF, RESERVED
     from tpux.plugin.entrypoints import find
+    from tpux_testing import directory as directory_of_plugins
     from tpux_testing import new_plugin
 
     installed = find("tpux.commands") if kind == "command" else find("tpux")
@@ -41,6 +42,8 @@ def new(
     else:
         taken = {**{word: f"{dist} has it" for word, dist in DIST_OF.items()}, **taken}
         taken |= dict.fromkeys(RESERVED, "it is reserved for tpux")
+    dists = [entry.dist for entry in directory_of_plugins.entries()]
+    taken = {**{dist.removeprefix("tpux-plugin-"): f"there is a {dist}" for dist in dists}, **taken}
     new_plugin.check_name(name, taken)
     written = new_plugin.write(name, kind, directory)
     say(f"the {kind} {name} is written to {written}; next:")
