@@ -21,7 +21,10 @@ def _group() -> None:
 
 @app.command("list", epilog="Example: tpux plugins list --json")
 def list_(json: Json = False) -> None:
-    """Show each plugin and command of plugins, with its hooks and status. Imports them all."""
+    """Show each plugin and command: what it is, does, and its status.
+
+    It imports them all.
+    """
     from tpux.cli.main import core_commands
     from tpux.plugin.entrypoints import unknown_disabled_plugins
     from tpux.plugin.manager import Plugins

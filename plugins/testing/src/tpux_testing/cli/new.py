@@ -19,7 +19,12 @@ app = new_app()
 )
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What a config, or who types a command, calls it.")],
-    kind: Annotated[str, typer.Option("--kind", "-k", click_type=click.Choice([*KINDS]), help="What it is.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind", "-k", metavar="KIND", click_type=click.Choice([*KINDS]), help=f"What it is: {', '.join(KINDS)}."
+        ),
+    ],
     directory: Annotated[
         Path, typer.Option("--directory", "-d", metavar="DIR", help="Write the project's directory there.")
     ] = Path(),
