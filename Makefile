@@ -81,10 +81,11 @@ faults: setup    ## simulate 10,000 lives of a job, a fault in each (FAULTS="--l
 first-contact-check: setup  ## compare what scripts/first-contact.sh has recorded in DIR with the emulator (DIR=...)
 	$(BIN)/python scripts/first_contact_check.py $(DIR)
 
-docs: schema     ## generate docs/events.md, docs/plugins/reference*.md and the schema
+docs: schema     ## generate docs/events.md, docs/plugins/reference*.md, directory.md and the schema
 	$(BIN)/python scripts/events_docs.py > $(READY).new && mv $(READY).new docs/events.md
 	$(BIN)/python scripts/plugin_reference.py docs/plugins
 	$(BIN)/python scripts/monitor_picture.py docs/monitor.svg
+	$(BIN)/python scripts/plugin_directory.py > $(READY).new && mv $(READY).new docs/plugins/directory.md
 	$(BIN)/python -m tests.mutants --docs > $(READY).new && mv $(READY).new docs/reliability.md
 
 schema: setup    ## generate docs/tpux.schema.json

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ from tpux.plugin import spec
 from tpux_testing import (
     allocator_contract,
     detector_contract,
+    directory,
     environment_contract,
     listener_contract,
     transport_contract,
@@ -143,6 +145,34 @@ def test_a_page_shows_what_happens(tpux, tmp_path, page):
     for _, text in blocks(CONTINUES[page]) if page in CONTINUES else ():
         write_file(reader.directory, text)
     reader.follow(page)
+
+
+def test_the_directory_is_up_to_date_and_has_what_this_repository_provides():
+    script = [sys.executable, "scripts/plugin_directory.py"]
+    printed = subprocess.run(script, cwd=DOCS.parent.parent, check=True, capture_output=True, text=True).stdout
+    assert (DOCS / "directory.md").read_text() == printed, "make docs"
+    listed = {entry.dist: [word.replace(" ", ".") for word in entry.words] for entry in directory.entries()}
+    projects = [
+        *DOCS.parent.parent.glob("plugins/*/pyproject.toml"),
+        *DOCS.parent.parent.glob("examples/plugins/*/*.toml"),
+    ]
+    for project in [tomllib.loads(path.read_text())["project"] for path in projects]:
+        groups = project.get("entry-points", {})
+        words = [*groups.get("tpux", {}), *groups.get("tpux.commands", {})]
+        assert not words or listed.pop(project["name"]) == words
+    assert not listed
+
+
+def test_search_reads_the_directory(runner):
+    found = runner.json("plugins", "search", "container")
+    assert [(one["dist"], one["words"], one["installed"]) for one in found] == [
+        ("tpux-plugin-docker", ["docker"], True)
+    ]
+    assert runner.json("plugins", "search", "uv")[0]["dist"] == "tpux-plugin-uv-run"
+    rules = runner("plugins", "search", "RULE").stdout.splitlines()
+    assert rules[0].split() == ["DIST", "KIND", "INSTALLED", "ADDS"]
+    assert rules[1].split()[:3] == ["tpux-plugin-move-on", "rule", "no"]
+    assert "no plugin is known for 'zzz'" in runner("plugins", "search", "zzz").stderr
 
 
 def test_the_reference_is_up_to_date(tmp_path):

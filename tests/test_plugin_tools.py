@@ -82,6 +82,8 @@ def test_show_a_plugin(runner):
         "hint": "",
         "entry_point": "tpux_apt",
         "file": str(apt),
+        "installed_from": "",
+        "events": [],
         "sections": [
             {
                 "name": "apt",
@@ -112,6 +114,26 @@ def test_show_a_plugin(runner):
         "  timeout (duration; default 30)",
     ):
         assert line in printed.splitlines()
+
+
+def test_show_where_a_plugin_is_from_and_the_events_that_it_uses(runner):
+    """As pip records it; `history` is installed as this repository has it."""
+    history = runner.json("plugins", "show", "history")
+    assert history["installed_from"].endswith("plugins/history (editable)")
+    assert "released" in history["events"]
+    apt = install(runner, APT)
+    recorded = next(apt.parent.glob("tpux_apt*.dist-info")) / "direct_url.json"
+    for text, shown in (
+        ('{"url": "https://example.com/apt.whl", "archive_info": {}}', "https://example.com/apt.whl"),
+        ('{"url": "file:///src/apt", "dir_info": {}}', "/src/apt"),
+        ("[]", ""),
+        ("{", ""),
+    ):
+        recorded.write_text(text)
+        assert runner.json("plugins", "show", "apt")["installed_from"] == shown
+    recorded.unlink()
+    recorded.with_name("INSTALLER").write_text("pip\n")
+    assert "from:         a package index, by pip" in runner("plugins", "show", "apt").stdout.splitlines()
 
 
 def key(name, type_, description, *, aliases=(), required=False, default=None):
@@ -258,6 +280,19 @@ def test_check_a_dist_that_has_only_commands(tpux, name, code, message):
     [result] = json.loads(tpux("plugins", "check", name, "--json", code=1 if message else 0).stdout)
     assert result["outcome"] == ("failed" if message else "ok")
     assert result["message"].startswith(message or "command zoo: can be imported and run")
+
+
+def test_check_all_that_a_dist_provides(tpux, apt):
+    head = "from tpux import api\napp = api.new_app()\n"
+    (apt.parent / "tpux_apt_cli.py").write_text(f"{head}@app.command()\ndef main():\n    pass\n")
+    entries = next(apt.parent.glob("tpux_apt*.dist-info")) / "entry_points.txt"
+    entries.write_text(entries.read_text() + "\n[tpux.commands]\napt-clean = tpux_apt_cli:app\n")
+    results = json.loads(tpux("plugins", "check", "TPUX_apt", "--json", code=1).stdout)
+    outcomes = {result["contract"]: result["outcome"] for result in results}
+    assert outcomes["apt: hooks_contract"] == "ok"
+    assert outcomes["apt-clean: command_contract"] == "failed"
+    assert "does not say what it does" in results[-1]["message"]
+    assert "no plugin 'tpux-atp' is installed" in tpux("plugins", "check", "tpux-atp", code=2).stderr
 
 
 def test_check_reports_names_and_requirements(tpux):

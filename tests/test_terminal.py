@@ -378,6 +378,18 @@ def test_a_list_fits_the_terminal(tpux):
     assert "…" not in whole
 
 
+def test_the_plugins_fit_the_terminal(tpux):
+    terminal = Terminal(tpux, "plugins", "list")
+    terminal.end()
+    lines = terminal.lines
+    assert lines[0].split() == ["NAME", "KIND", "VERSION", "STATUS", "ADDS"]
+    rows = {line.split()[0]: line for line in reversed(lines[1:]) if line}
+    assert rows["venv"].split()[1:6] == ["environment", "0.1.0", "ok", "Runs", "the"]
+    assert rows["sweep"].split()[1:5] == ["command", "0.1.0", "ok", "Create"]
+    assert rows["venv"].endswith("…")
+    assert rows.keys() == {row["name"] for row in tpux.json("plugins", "list")}
+
+
 def test_the_rules_fit_the_terminal(tpux):
     terminal = Terminal(tpux, "rules")
     assert terminal.end() == 0

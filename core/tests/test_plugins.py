@@ -1066,7 +1066,7 @@ def test_command_plugins(install: Install, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_command_lists_what_is_on_the_path(install: Install) -> None:
     site = install("tpux-fake", GOOD, entries="fake = tpux_fake")
-    install("tpux-bad", "print('loud'); import sys; sys.exit(1)", entries="bad = tpux_bad")
+    install("tpux-bad", "print('shouted'); import sys; sys.exit(1)", entries="bad = tpux_bad")
     command = [sys.executable, "-m", "tpux.cli.main", "plugins", "list"]
     environ = {**os.environ, "PYTHONPATH": str(site), "TPUX_DISABLED_PLUGINS": "fake"}
     table = subprocess.run(command, env=environ, capture_output=True, text=True)
@@ -1075,7 +1075,7 @@ def test_the_command_lists_what_is_on_the_path(install: Install) -> None:
     assert "disabled" in lines["fake"]
     assert "broken" in lines["bad"]
     assert "broken: plugin bad (tpux-bad 1.0): it called sys.exit(1)\n  hint: " in table.stderr
-    assert "loud" not in table.stdout
+    assert "shouted" not in table.stdout
     json.loads(subprocess.run([*command, "--json"], env=environ, capture_output=True, text=True).stdout)
 
 

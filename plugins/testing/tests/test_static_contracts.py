@@ -100,6 +100,14 @@ class DecidesWithWords(OfSection):
         return Action(job.section("fake", self.model).words[0])
 
 
+class Counts(OfSection):
+    """A rule as the documentation has it: a kind without restarts has 0 of them."""
+
+    @hookimpl
+    def on_preempt(self, failure, restarts):
+        return Action("resume" if restarts[failure.kind] < 3 else None)
+
+
 class Words(Section):
     """A section."""
 
@@ -111,6 +119,7 @@ def test_a_hook_that_needs_a_section_that_the_job_does_not_have():
     with pytest.raises(ContractError, match=r"hook diagnose: for a job whose config has no section fake: .*'size'"):
         hooks_contract("fake", plugin=Diagnoses(Good))
     hooks_contract("fake", plugin=Decides(Good))
+    hooks_contract("fake", plugin=Counts(Good))
     with pytest.raises(
         ContractError, match=r"hook on_preempt: for a job whose config has no section fake: .*IndexError"
     ):
@@ -177,6 +186,13 @@ class Required(Section):
     """A size."""
 
 
+class HidesMethod(Section):
+    """A section."""
+
+    buckets: list[str] = Field(default_factory=list)
+    """Where to write to."""
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -187,6 +203,7 @@ class Required(Section):
         (NoNestedDocstring, "the key deep of Inner has no docstring"),
         (RaisesKeyError, "size: -1 raises KeyError(-1) in a validator; raise ValueError, which gets a position"),
         (AllowsUnknown, "an unknown key is not an error"),
+        (HidesMethod, "the key buckets of HidesMethod hides the method buckets of Section, which tpux calls"),
         (Required, "the example is not valid; pass `example`"),
     ],
 )

@@ -41,7 +41,10 @@ DIST_OF = {
 """The name of a section, module, allocator or listener, and the dist that provides it."""
 
 DIST_OF_COMMAND = {
-    **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
+    **dict.fromkeys(
+        ("plugins.new", "plugins.search", "plugins.show", "plugins.check", "plugins.trace", "config.schema"),
+        "tpux-plugin-testing",
+    ),
     **{
         name: f"tpux-plugin-{name}"
         for name in ("emulator", "history", "info", "monitor", "notify", "rehearse", "sweep", "tasks", "web")

@@ -203,21 +203,11 @@ def load_command(found: InstalledPlugin) -> typer.Typer:
     return app
 
 
-def command_help(found: InstalledPlugin) -> tuple[str, str]:
-    """Return what a command does, from the docstring of its module, such as "`tpux NAME` (Watch): show the names".
-
-    In parentheses is the group of `tpux --help` that has the command.
+def module_summary(found: InstalledPlugin) -> str:
+    """Return the first line of the docstring of a plugin's or a command's module; "" if it cannot be read.
 
     Imports nothing: `tpux --help` shows the commands of all plugins.
-
-    Args:
-        found: the command.
-
-    Returns:
-        The group, "" if it names none; and the sentence, or where to read more if the docstring has none, or cannot
-        be read.
     """
-    otherwise = f"see: tpux {found.typed} --help"
     package, *modules = re.split("[:]", found.value)[0].strip().split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -226,11 +216,26 @@ def command_help(found: InstalledPlugin) -> tuple[str, str]:
             module = Path(directory, *modules)
             paths = [module.with_suffix(".py"), module / "__init__.py"]
         source = next(path for path in paths if path.is_file()).read_text()
-        line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+        return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
     except (ImportError, OSError, StopIteration, SyntaxError, ValueError):
-        return "", otherwise
-    if (said := re.match(rf"`tpux {found.typed}`(?: \((\w[\w ]*)\))?: (.+)", line)) is None:
-        return "", otherwise
+        return ""
+
+
+def command_help(found: InstalledPlugin) -> tuple[str, str]:
+    """Return what a command does, from the docstring of its module, such as "`tpux NAME` (Watch): show the names".
+
+    In parentheses is the group of `tpux --help` that has the command.
+
+    Args:
+        found: the command.
+
+    Returns:
+        The group, "" if it names none; and the sentence, or where to read more if the docstring has none, or cannot
+        be read.
+    """
+    said = re.match(rf"`tpux {found.typed}`(?: \((\w[\w ]*)\))?: (.+)", module_summary(found))
+    if said is None:
+        return "", f"see: tpux {found.typed} --help"
     return said[1] or "", said[2][0].upper() + said[2][1:]
 
 

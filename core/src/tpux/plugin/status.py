@@ -35,6 +35,24 @@ class PluginStatus:
     hint: str = ""
 
 
+KINDS = {
+    "provision": "allocator",
+    "connect": "transport",
+    "run": "environment",
+    "setup": "module",
+    "on_preempt": "rule",
+    "solve": "solver",
+    "classify_failure": "detector",
+    "on_event": "listener",
+}
+"""What a plugin is, by the first of these hooks that it implements."""
+
+
+def kind_of(row: PluginStatus) -> str:
+    """Return what kind of plugin it is, for people."""
+    return next((kind for hook, kind in KINDS.items() if hook in row.hooks), row.kind)
+
+
 def plugin_status(found: InstalledPlugin, hooks: list[str]) -> PluginStatus:
     """Return the status of a plugin that can be imported, with the hooks that it implements."""
     warning = _unnoticed(found, hooks) or _uncalled(hooks) or _unmet(found)

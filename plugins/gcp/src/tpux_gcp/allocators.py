@@ -1,4 +1,4 @@
-"""The allocators `tpu-vm` (nodes) and `queued-resources`: the hooks that tpux calls."""
+"""Allocators `tpu-vm` (nodes) and `queued-resources`: TPU VMs of Google Cloud."""
 
 from __future__ import annotations
 

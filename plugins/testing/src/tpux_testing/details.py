@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, requires
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from tpux import durations
 from tpux.errors import TpuxError
+from tpux.model.events import EVENT_TYPES
 from tpux.model.failures import Finding
 from tpux.model.sections import Section, TpuSection, names_of
 from tpux.plugin import spec
@@ -68,6 +71,8 @@ class PluginDetails:
         status: as `tpux plugins list` shows it.
         entry_point: what is imported.
         file: where its code is; "" if it cannot be found.
+        installed_from: where its dist comes from: a directory, a URL, or that it was an index; "" if unknown.
+        events: the types of events that its package names, if it is a listener.
         sections: its own section, and its keys of `tpu`.
         commands: the commands of its dist, with their status.
         requirements: of its dist.
@@ -78,6 +83,8 @@ class PluginDetails:
     status: PluginStatus
     entry_point: str
     file: str = ""
+    installed_from: str = ""
+    events: list[str] = field(default_factory=list)
     sections: list[SectionDetails] = field(default_factory=list)
     commands: list[PluginStatus] = field(default_factory=list)
     requirements: list[str] = field(default_factory=list)
@@ -101,12 +108,17 @@ def details_of(name: str, plugins: Plugins, commands: list[PluginStatus]) -> Plu
     value = found.value if found else ""
     own = [one for one in commands if one.dist == status.dist]
     required = _requirements(status.dist)
+    common = PluginDetails(
+        status, value, _file_of(value, None), _installed_from(status.dist), commands=own, requirements=required
+    )
     try:
         plugin = plugins.load(name)
     except TpuxError as error:
-        return PluginDetails(status, value, _file_of(value, None), [], own, required, _traceback(error))
+        return replace(common, traceback=_traceback(error))
     sections, problems = _sections(name, plugins)
-    return PluginDetails(status, value, _file_of(value, plugin), sections, own, required, problems=problems)
+    file = _file_of(value, plugin)
+    events = _events_in(Path(file)) if "on_event" in status.hooks else []
+    return replace(common, file=file, events=events, sections=sections, problems=problems)
 
 
 def _traceback(error: TpuxError) -> str:
@@ -128,6 +140,30 @@ def _file_of(value: str, plugin: object) -> str:
     except Exception:  # noqa: BLE001
         return ""
     return (found.origin or "") if found else ""
+
+
+def _installed_from(dist: str) -> str:
+    """Return where a dist was installed from, as the installer has recorded it (`direct_url.json`, PEP 610)."""
+    try:
+        found = distribution(dist) if dist else None
+        if found is None:
+            return ""
+        if not (text := found.read_text("direct_url.json")):
+            return f"a package index, by {installer.strip()}" if (installer := found.read_text("INSTALLER")) else ""
+        recorded = json.loads(text)
+        editable = " (editable)" if recorded.get("dir_info", {}).get("editable") else ""
+        return f"{str(recorded['url']).removeprefix('file://')}{editable}"
+    # The metadata are of the dist, which anyone may have written.
+    except (PackageNotFoundError, ValueError, KeyError, AttributeError):
+        return ""
+
+
+def _events_in(file: Path) -> list[str]:
+    """Return the types of events that the sources beside a module name, as docs/events.md has them."""
+    sources = file.parent.rglob("*.py") if file.name == "__init__.py" else [file]
+    named = {name for source in sources for name in re.findall(r"\b[A-Z]\w+", source.read_text(errors="replace"))}
+    types = {one.__name__: name for name, one in EVENT_TYPES.items()}
+    return sorted(types[name] for name in named & types.keys())
 
 
 def _requirements(dist: str) -> list[str]:

@@ -123,7 +123,7 @@ def run_contracts(
             skipped.
         secrets: the variables that the config refers to.
     """
-    yield _run("hooks_contract", lambda: hooks_contract(word))
+    yield run_contract("hooks_contract", lambda: hooks_contract(word))
     if LOCAL not in plugins.names():
         hint = "pip install tpux-plugin-local"
         for name in [*(["section_contract"] if _has_section(plugins, word) else []), *_fitting(plugins, word)]:
@@ -140,12 +140,13 @@ def run_contracts(
         check = _Check(word, config, stack)
         for name, run in _fitting(plugins, word).items():
             yield run(check, name)
-        ended = _run("fixture", stack.close)
+        ended = run_contract("fixture", stack.close)
         if ended.outcome != "ok":
             yield replace(ended, message=f"the local fixture of {word} did not end: {ended.message}")
 
 
-def _run(name: str, contract: Callable[[], None]) -> ContractResult:
+def run_contract(name: str, contract: Callable[[], None]) -> ContractResult:
+    """Call a contract, and return what came of it."""
     try:
         with stdout_to_stderr():
             contract()
@@ -174,11 +175,11 @@ def _section(word: str, plugins: Plugins, config: ContractConfig | None) -> Cont
         if isinstance(example, list) and own:  # a short form of the section
             example = own.model_validate(example).model_dump(mode="json", exclude_unset=True)
         if required and not example:
-            documented = _run(name, lambda: documentation_contract(word))
+            documented = run_contract(name, lambda: documentation_contract(word))
             message = f"the keys are documented; testing values needs a section {word} with {', '.join(required)}"
             hint = f"tpux plugins check {word} --config FILE"
             return documented if documented.outcome == "failed" else ContractResult(name, "skipped", message, hint)
-    return _run(name, lambda: section_contract(word, example if isinstance(example, dict) else None))
+    return run_contract(name, lambda: section_contract(word, example if isinstance(example, dict) else None))
 
 
 class _Check:
@@ -227,7 +228,7 @@ class _Check:
         """Run a contract; one that uses remote machines only with a fixture."""
         if remote and self._unavailable:
             return replace(self._unavailable, contract=name)
-        return _run(name, lambda: contract(self._fixture))
+        return run_contract(name, lambda: contract(self._fixture))
 
     def section(self, fixture: LocalFixture) -> Mapping[str, object] | None:
         """Return the plugin's section."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from tpux import config, env
 from tpux.errors import ConfigError, Problem, TpuxError
-from tpux.model.failures import Failure
+from tpux.model.failures import FAILURE_KINDS, Failure
 from tpux.model.job import Command
 from tpux.model.json import JsonValue
 from tpux.model.machines import Worker
@@ -116,7 +116,7 @@ def _copes_with_any_section(
             "config": job.sections.get(word),
             "worker": Worker(0),
             "failure": Failure("program", 0, "exit code 1"),
-            "restarts": {},
+            "restarts": dict.fromkeys(FAILURE_KINDS, 0),
         }
         arguments = {name: value for name, value in given.items() if name in inspect.signature(hook).parameters}
         try:
@@ -169,8 +169,9 @@ def _functions(plugin: object, hooks: list[str]) -> Iterator[tuple[str, Callable
 def section_contract(word: str, example: Mapping[str, object] | None = None, *, plugin: object = None) -> None:
     """Test the config section of a plugin, and the section `tpu` of an allocator, without running anything.
 
-    Each section and each key has a docstring; each key is in the JSON Schema; a value that a key does not accept is an
-    error with its position in the section, whatever the value's type, and never an exception of a validator.
+    Each section and each key has a docstring; each key is in the JSON Schema, and hides no method of `Section`; a value
+    that a key does not accept is an error with its position in the section, whatever the value's type, and never an
+    exception of a validator.
 
     Args:
         word: the plugin.
@@ -240,6 +241,9 @@ def _documented(
     entry = definitions.get(model.__name__, {})
     described = cast("Mapping[str, Mapping[str, JsonValue]]", entry.get("properties", {}))
     for name, field in model.model_fields.items():
+        if issubclass(model, Section) and callable(getattr(Section, name, None)):
+            message = f"the key {name} of {model.__name__} hides the method {name} of Section, which tpux calls"
+            raise ContractError(word, hook.__name__, f'{message}: {name}_: ... = Field(validation_alias="{name}")')
         message = f"the key {name} of {model.__name__} has no docstring, which is its description in the JSON Schema"
         require(descriptions(model).get(name), word, hook, message)
         keys = [key for key in names_of(name, field) if key in described]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +12,7 @@ import typer
 
 from tpux.cli.common import Json, echo, emit, new_app, say
 from tpux.errors import Exit
-from tpux_testing.cli.words import WordArg, command_only, installed_commands
+from tpux_testing.cli.words import PluginOrDist, command_only, installed_commands, names_of_dist
 
 if TYPE_CHECKING:
     from tpux.model.failures import Finding
@@ -29,15 +29,17 @@ ConfigOption = Annotated[
 ]
 
 
-@app.command(epilog="Example: tpux plugins check apt\n\nExample: tpux plugins check apt --config train.yaml --json")
-def check(word: WordArg, config: ConfigOption = None, json: Json = False) -> None:
-    """Check a plugin with the contracts of `tpux_testing` that fit it.
+@app.command(
+    epilog="Example: tpux plugins check apt --config train.yaml\n\nExample: tpux plugins check tpux-plugin-apt --json"
+)
+def check(word: PluginOrDist, config: ConfigOption = None, json: Json = False) -> None:
+    """Check a plugin, or all that a dist provides, with the contracts of `tpux_testing` that fit.
 
     They check its declaration, hooks and config section. With --config also those that run steps or call hooks: modules
     and environments in a temporary home directory on this machine, allocators and transports on the local fixture that
     their dist names. A cloud is never contacted, and without such a fixture the contract is skipped. A listener really
-    is called: name a test server in FILE. Of a dist that has only commands: their name and import, and whether they can
-    be run.
+    is called: name a test server in FILE. Of a command: its name and import, and whether it can be run; if PLUGIN is a
+    dist, such as tpux-plugin-gcp, also its help, its errors of use and what it prints.
     """
     from tpux.plugin.manager import Plugins
 
@@ -70,6 +72,11 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
 
     commands = installed_commands()
     config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())
+    if names := names_of_dist(word, plugins, commands):
+        for name, kind in names:
+            for result in _check(name, plugins, file) if kind == "plugin" else _check_command(name):
+                yield replace(result, contract=f"{name.replace('.', ' ')}: {result.contract}")
+        return
     if command := command_only(word, plugins, commands):
         yield from results(check_command(command))
         return
@@ -77,3 +84,10 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
     yield from results(check_declaration(details, plugins))
     if details.status.status not in {"broken", "disabled"}:
         yield from run_contracts(word, plugins, config, secrets)
+
+
+def _check_command(name: str) -> Iterator[ContractResult]:
+    from tpux_testing.commands import command_contract
+    from tpux_testing.plugin_check import run_contract
+
+    yield run_contract("command_contract", lambda: command_contract(name.replace(".", " ")))

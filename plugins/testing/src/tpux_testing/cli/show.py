@@ -49,6 +49,8 @@ def _to_json(details: PluginDetails, failure: dict[str, JsonValue] | None) -> di
         **asdict(details.status),
         "entry_point": details.entry_point,
         "file": details.file,
+        "installed_from": details.installed_from,
+        "events": details.events,
         "sections": [asdict(section) for section in details.sections],
         "commands": [command.name for command in details.commands],
         "requirements": details.requirements,
@@ -80,7 +82,9 @@ def _print(details: PluginDetails, failure: dict[str, JsonValue] | None) -> None
             **_facts(status),
             "entry point": details.entry_point,
             "file": details.file,
+            "from": details.installed_from,
             "hooks": ", ".join(status.hooks),
+            "events": ", ".join(details.events),
             "commands": ", ".join(command.name for command in details.commands),
             "requires": ", ".join(details.requirements),
         }

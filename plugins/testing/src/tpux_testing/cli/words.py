@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tpux.cli import completion
 from tpux.errors import UsageError
 from tpux.plugin.catalog import install_hint
+from tpux.plugin.dists import normalized
 
 if TYPE_CHECKING:
     from tpux.plugin.manager import Plugins
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 WordArg = Annotated[
     str, typer.Argument(metavar="PLUGIN", help="The plugin's name, as in a config.", autocompletion=completion.plugins)
+]
+
+PluginOrDist = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLUGIN", help="The plugin's name, as in a config, or a dist's.", autocompletion=completion.plugins
+    ),
 ]
 
 
@@ -39,3 +47,13 @@ def command_only(word: str, plugins: Plugins, commands: list[PluginStatus]) -> P
     if found is None:
         raise UsageError(f"no plugin {word!r} is installed", hint=install_hint(word, plugins.names()))
     return found
+
+
+def names_of_dist(
+    dist: str, plugins: Plugins, commands: list[PluginStatus]
+) -> list[tuple[str, Literal["plugin", "command"]]]:
+    """Return the plugins and commands that a dist provides, none if a plugin or command has that name itself."""
+    rows = [*map(plugins.status, plugins.names(disabled=True)), *commands]
+    if any(row.name == dist for row in rows):
+        return []
+    return [(row.name, row.kind) for row in rows if row.dist and normalized(row.dist) == normalized(dist)]

@@ -1,0 +1,143 @@
+"""A new plugin's project, rendered from the files in `templates`.
+
+A template is the plugin `sample` itself: `sample`, `Sample` and `tpux_sample` in it become the new plugin's names, so
+what checks the code of this package checks the templates as well.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from tpux.errors import TpuxError, UsageError
+
+SAMPLE = "sample"
+_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of plugin that has a template.
+
+    Attributes:
+        group: of its entry point, as pyproject.toml has it.
+        attribute: what of the module the entry point names.
+        dependencies: what it requires beside tpux-core.
+        run: the command that shows it.
+    """
+
+    group: str = "tpux"
+    attribute: str = ""
+    dependencies: tuple[str, ...] = ()
+    run: str = "tpux run example.yaml"
+
+
+KINDS = {
+    "module": Kind(),
+    "environment": Kind(),
+    "allocator": Kind(dependencies=("tpux-plugin-local>=0.1",)),
+    "transport": Kind(),
+    "detector": Kind(),
+    "solver": Kind(),
+    "rule": Kind(),
+    "listener": Kind(),
+    "command": Kind('"tpux.commands"', ":app", run=f"tpux {SAMPLE}"),
+}
+
+
+def check_name(name: str, taken: Mapping[str, str]) -> None:
+    """Check that a new plugin can have a name.
+
+    Args:
+        name: the name.
+        taken: by name, what has it.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        hint = "lower-case letters, digits, - and _, beginning with a letter, such as my-plugin"
+        raise UsageError(f"{name!r} cannot be a plugin's name", hint=hint)
+    if owner := taken.get(name):
+        raise UsageError(f"the name {name!r} is taken: {owner}", hint=f"tpux plugins new my-{name} --kind KIND")
+
+
+def commands(name: str, kind: str) -> list[str]:
+    """Return the three commands that follow: install, test and use the plugin."""
+    return ["pip install -e '.[test]'", "python -m pytest", KINDS[kind].run.replace(SAMPLE, name)]
+
+
+def write(name: str, kind: str, parent: Path) -> Path:
+    """Write the project of a new plugin; it is there as a whole, or not at all.
+
+    Args:
+        name: the plugin's name.
+        kind: a key of `KINDS`.
+        parent: where its directory will be.
+
+    Returns:
+        The directory.
+
+    Raises:
+        UsageError: the directory exists.
+        TpuxError: it cannot be written.
+    """
+    directory = parent / f"tpux-plugin-{name}"
+    if directory.exists() or directory.is_symlink():
+        raise UsageError(f"{directory} exists", hint=f"remove it, or name another place: --directory {parent}/...")
+    try:
+        new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
+    except OSError as error:
+        raise TpuxError(
+            f"cannot write {directory}: {error.strerror}", hint="name a directory: --directory DIR"
+        ) from error
+    try:
+        for path, text in render(name, kind).items():
+            (new / path).parent.mkdir(parents=True, exist_ok=True)
+            (new / path).write_text(text)
+        new.chmod(0o755)
+        new.rename(directory)
+    except OSError as error:
+        raise TpuxError(f"cannot write {directory}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return directory
+
+
+def render(name: str, kind: str) -> dict[str, str]:
+    """Return the files of a new plugin's project by path."""
+    found, templates = KINDS[kind], files("tpux_testing") / "templates"
+    module = f"tpux_{name.replace('-', '_')}"
+    substitutes = {
+        "kind": kind,
+        "group": found.group,
+        "attribute": found.attribute,
+        "dependencies": "".join(f', "{one}"' for one in found.dependencies),
+        "commands": "\n".join(commands(SAMPLE, kind)),
+    }
+    texts = {
+        **{path: Template((templates / f"{path}.in").read_text()).substitute(substitutes) for path in _COMMON},
+        **{path.replace("MODULE", module): (templates / kind / one).read_text() for path, one in _OF_KIND.items()},
+        f"src/{module}/py.typed": "",
+    }
+    return {path: _renamed(text, name, module) for path, text in texts.items()}
+
+
+_COMMON = ("pyproject.toml", "README.md")
+_OF_KIND = {
+    "src/MODULE/__init__.py": "plugin.py",
+    "tests/test_contract.py": "contract.py",
+    "example.yaml": "example.yaml",
+}
+"""The files of a project that differ by kind, and their templates."""
+
+
+def _renamed(text: str, name: str, module: str) -> str:
+    camel = "".join(part.capitalize() for part in re.split("[-_]", name))
+    return text.replace(f"tpux_{SAMPLE}", module).replace(SAMPLE.capitalize(), camel).replace(SAMPLE, name)
