@@ -269,7 +269,7 @@ def _tpux(*words: str) -> str:
     Raises:
         UsageError: it failed.
     """
-    done = subprocess.run([sys.executable, "-m", "tpux", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-m", "tpux", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         message, _, hint = done.stderr.strip().removeprefix("tpux: error: ").partition("\n  hint: ")
         raise UsageError(message, hint=hint)
