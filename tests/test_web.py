@@ -277,6 +277,24 @@ def test_only_so_many_streams_and_topics_are_open(web):
         connection.close()
 
 
+def test_only_so_many_streams_are_open_when_all_are_requested_at_once(web):
+    headers = {"Host": "localhost", "Authorization": f"Bearer {web.token}"}
+    connections = [web.connection() for _ in range(30)]
+    for connection in connections:
+        connection.connect()
+    for connection in connections:
+        connection.request("GET", "/api/stream?topic=queue", headers=headers)
+    codes = [connection.getresponse().status for connection in connections]
+    assert (codes.count(200), codes.count(503)) == (16, 14)
+    for connection in connections:
+        connection.close()
+
+
+def test_a_path_with_a_newline_is_no_page(web, job):
+    for path in (f"/jobs/{int(job)}%0a", "/jobs%0a", f"/api/jobs/{int(job)}/log/1/0/5%0a"):
+        assert web(path).code == 404, path
+
+
 def test_the_difference_to_the_attempt_before(tpux, web, job):
     assert "no attempt" not in str(first_of(web, f"job/{job}")["difference"])
     tpux("rerun", job, "command.cmd=echo other")

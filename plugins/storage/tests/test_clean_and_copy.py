@@ -158,3 +158,77 @@ def test_a_copy_continues_and_is_compared(tpux, cloud, job, tmp_path):
     assert cloud.files.cat_file("other/runs/ckpt-2/state/a") == b"ckpt-2" * 10
     assert "has no complete checkpoint ckpt-3" in tpux(*words[:4], "ckpt-3", words[-1], code=2).stderr
     assert "--from-job takes one URL" in tpux(*words, "x", code=2).stderr
+
+
+def test_a_save_of_orbax_that_was_cut_off_in_a_bucket_is_not_complete(tpux, cloud, job, tmp_path):
+    """Orbax writes _CHECKPOINT_METADATA into the final directory of a bucket when a save begins."""
+    number, (_, second) = job
+    end(tpux, number, tmp_path)
+    for step in (100, 200, 300):
+        cloud.files.pipe_file(f"{second}/ckpt-{step}/_CHECKPOINT_METADATA", b"{}")
+        cloud.save(second, f"ckpt-{step}", complete=False)
+    words = ("storage", "clean", number, "--keep", "1", "--delete", "-y")
+    refused = tpux(*words, code=1).stderr
+    assert "it is unknown which checkpoints are complete" in refused
+    assert "_CHECKPOINT_METADATA" in refused
+    for step in (100, 200):
+        cloud.files.pipe_file(f"{second}/ckpt-{step}/commit_success.txt", b"ok")
+    cloud.files.pipe_file(f"{second}/ckpt-300/.metadata", b"of something else")
+    assert "has no complete checkpoint ckpt-300" in tpux(
+        "cp", "--from-job", number, "--checkpoint", "ckpt-300", "gs://other/runs", "-y", code=2
+    ).stderr  # fmt: skip
+    tpux(*words)
+    assert cloud.names(second) == ["ckpt-200", "ckpt-300"]
+
+
+def test_the_newest_is_what_was_written_last_and_not_what_has_the_greatest_name(tpux, cloud, tmp_path):
+    config = CONFIG.replace("FILE", str(tmp_path / "go")).replace("'ckpt-*'", "'*.ckpt'")
+    number = tpux.create(config)
+    tpux.until(lambda: tpux.json("show", number)["attempt"] == 2 and tpux.json("show", number)["state"] == "running")
+    second = directories(tpux, number)[1]
+    end(tpux, number, tmp_path)
+    names = [f"loss=0.{loss}-step={step}.ckpt" for loss, step in ((90, 100), (50, 200), (30, 300))]
+    for name in names:
+        cloud.files.pipe_file(f"{second}/{name}", b"x")
+    tpux("storage", "clean", number, "--keep", "1", "--delete", "-y")
+    assert cloud.names(second) == names[2:]
+    cloud.files.pipe_file(f"{second}/{names[0]}", b"x")  # written again: is it the newest?
+    refused = tpux("storage", "clean", number, "--keep", "1", "--delete", "-y", code=1).stderr
+    assert "it is unknown which checkpoint is the newest" in refused
+    copy = ("cp", "--from-job", number, "gs://other/runs", "-y", "--checkpoint")
+    assert "it is unknown which checkpoint is the newest" in tpux(*copy, "latest", code=1).stderr
+    tpux(*copy, names[2])
+    assert cloud.names("other/runs") == names[2:]
+    assert cloud.names(second) == sorted([names[0], names[2]])
+
+
+def test_a_path_with_a_space_is_one_path(tpux, cloud, tmp_path):
+    config = CONFIG.replace("FILE", str(tmp_path / "go")).replace("gs://runs/a", "gs://runs/a b")
+    number = tpux.create(config)
+    tpux.until(lambda: tpux.json("show", number)["attempt"] == 2 and tpux.json("show", number)["state"] == "running")
+    second = directories(tpux, number)[1]
+    end(tpux, number, tmp_path)
+    cloud.files.pipe_file("runs/a", b"of somebody else")
+    for name in ("ckpt-1", "ckpt-1 old", "ckpt-2"):
+        cloud.save(second, name)
+    shown = tpux.json("storage", "clean", number, "--keep", "1")
+    assert [one["path"] for one in shown] == [f"{second}/{name}" for name in ("ckpt-1", "ckpt-1 old", "ckpt-2")]
+    tpux("storage", "clean", number, "--keep", "1", "--delete", "-y")
+    assert cloud.names(second) == ["ckpt-2"]
+    assert cloud.files.cat_file("runs/a") == b"of somebody else"
+
+
+def test_a_copy_does_not_replace_another_checkpoint_of_the_same_name(tpux, cloud, job, tmp_path):
+    number, (_, second) = job
+    end(tpux, number, tmp_path)
+    cloud.save(second, "ckpt-2")
+    words = ("cp", "--from-job", number, "--checkpoint", "latest", "gs://other/runs", "-y")
+    cloud.save("other/runs", "ckpt-2", size=20)
+    assert "other/runs/ckpt-2 is another checkpoint" in tpux(*words, code=2).stderr
+    cloud.files.rm_file("other/runs/ckpt-2/commit_success.txt")
+    cloud.files.pipe_file("other/runs/ckpt-2/state/c", b"c")
+    assert "has objects that the checkpoint has not, such as other/runs/ckpt-2/state/c" in tpux(*words, code=2).stderr
+    cloud.files.invalidate_cache()
+    assert cloud.files.cat_file("other/runs/ckpt-2/state/b") == b"b" * 20
+    cloud.files.rm_file("other/runs/ckpt-2/state/c")
+    assert "3 copied, 0 were there" in tpux(*words).stderr, "without its marker it is a copy that was cut off"

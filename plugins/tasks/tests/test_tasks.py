@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from tpux_testing import CommandLine, command_contract
@@ -182,3 +184,17 @@ def test_command(tpux_cli: CommandLine) -> None:
     calls = [["run", file, "--dry-run"], ["status", file], ["status", file, "--json"]]
     command_contract("tasks", *calls, wrong=wrong, cli=tpux_cli)
     assert tpux_cli.json("list") == []
+
+
+def test_two_runs_at_once_create_one_job_for_each_task(tpux_cli: CommandLine) -> None:
+    write(tpux_cli)
+    command = [sys.executable, "-m", "tpux", "tasks", "run", "tasks.yaml"]
+    both = [
+        subprocess.Popen(command, cwd=tpux_cli.work, env=tpux_cli.env, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [one.communicate(timeout=120)[1] for one in both]
+    assert 0 in [one.returncode for one in both], said
+    jobs = tpux_cli.json("list", "--all")
+    assert isinstance(jobs, list)
+    assert len(jobs) == 3, said

@@ -114,7 +114,7 @@ class _Follower:
         """Run a command of tpux in the place of the one before."""
         self.end()
         self._reported = False
-        self._process = subprocess.Popen([sys.executable, "-m", "tpux", *command])
+        self._process = subprocess.Popen([sys.executable, "-P", "-m", "tpux", *command])
 
     def restart(self) -> None:
         """Send the code and start the program with it, as soon as a restart under way has started it."""

@@ -36,7 +36,7 @@ def start_detached(home: Home, arguments: list[str], environment: Mapping[str, s
                         hint="`tpux emulator status` shows it")  # fmt: skip
     home.make()
     home.server.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tpux_emulator", "start", "--home", str(home.path), *arguments]
+    command = [sys.executable, "-P", "-m", "tpux_emulator", "start", "--home", str(home.path), *arguments]
     with home.console.open("wb") as console:
         child = subprocess.Popen(
             command,

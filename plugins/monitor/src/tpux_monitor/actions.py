@@ -63,7 +63,7 @@ ACTIONS = {
 
 def run(action: Action, jobs: Sequence[JobInfo]) -> str:
     """Carry an action out; return the last line that the command printed."""
-    command = [sys.executable, "-m", "tpux", *action.command(jobs)]
+    command = [sys.executable, "-P", "-m", "tpux", *action.command(jobs)]
     try:
         done = subprocess.run(
             command,

@@ -70,7 +70,7 @@ def run_tpux(*arguments: str) -> str:
         UsageError: its arguments, or the config that it reads, have mistakes.
         TpuxError: it has failed otherwise.
     """
-    command = [sys.executable, "-m", "tpux", *arguments]
+    command = [sys.executable, "-P", "-m", "tpux", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode == 0:
         return done.stdout

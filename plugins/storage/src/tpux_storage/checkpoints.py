@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
 
 from tpux import Job, TpuxError, UsageError, api, events, plain_reason
-from tpux_storage.search import find_matches, open_storage, scheme_of
+from tpux_storage.search import find_matches, open_storage, scheme_of, time_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-MARKERS = ("commit_success.txt", "_CHECKPOINT_METADATA", ".metadata")
-"""Files that are written last: of Orbax on Cloud Storage, of Orbax, and of PyTorch's distributed checkpoints."""
+MARKERS = ("commit_success.txt", ".metadata")
+"""Files that are written last: of Orbax in a bucket, and of PyTorch's distributed checkpoints."""
+BEGUN = "_CHECKPOINT_METADATA"
+"""What Orbax writes into a directory of a bucket when a save begins: it says nothing about the end."""
 UNFINISHED = ".orbax-checkpoint-tmp"
 _WILDCARD = re.compile(r"[*?\[]")
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+
+_Ordered = TypeVar("_Ordered", int, list[int])
 
 
 @dataclass(frozen=True)
@@ -28,12 +36,14 @@ class Checkpoint:
         attempt: the attempt that saved it.
         objects: the sizes of its objects by their paths.
         marker: the object that was written last; "" if it is not complete.
+        written: when that was written, or the newest object; None if the storage does not say so.
     """
 
     path: str
     attempt: int
     objects: Mapping[str, int]
     marker: str
+    written: float | None
 
     @property
     def size(self) -> int:
@@ -58,7 +68,7 @@ class Checkpoints:
     Attributes:
         storage: the file system of its output directories.
         scheme: that of their URLs.
-        found: the checkpoints, oldest first.
+        found: the checkpoints, oldest first: by attempt, and by when they were written.
         in_use: the directory that an attempt resumes from which has not ended; "" if there is none.
     """
 
@@ -71,6 +81,28 @@ class Checkpoints:
     def complete(self) -> list[Checkpoint]:
         """Those that are complete, oldest first."""
         return [one for one in self.found if one.marker]
+
+    def require_order(self) -> None:
+        """Require that it is known which complete checkpoint is the newest.
+
+        Raises:
+            TpuxError: the storage does not say when they were written, or their names say something else.
+        """
+        alike = defaultdict[tuple[int, str], list[Checkpoint]](list)
+        for one in self.complete:
+            alike[one.attempt, _NUMBER.sub("#", one.path)].append(one)
+            if one.written is None and len(self.complete) > 1:
+                raise TpuxError(f"it is unknown when {one.path} was written, and so which checkpoint is the newest")
+        for series in alike.values():
+            steps = [[int(part) for part in _NUMBER.findall(one.path) if part.isdigit()] for one in series]
+            if not _rise(steps) and not any(_rise(column) for column in zip(*steps, strict=True)):
+                names = ", ".join(one.name for one in series[-3:])
+                hint = "delete those that are not wanted by their paths; they may have been copied or written again"
+                raise TpuxError(
+                    f"it is unknown which checkpoint is the newest: written in the order {names}, which is not that of "
+                    "their numbers",
+                    hint=hint,
+                )
 
 
 def find_checkpoints(name: str, marker: str | None = None) -> Checkpoints:
@@ -98,17 +130,22 @@ def find_checkpoints(name: str, marker: str | None = None) -> Checkpoints:
         where = started[-1].output_dir
         raise UsageError(f"job {number} writes to {where} on its workers", hint="tpux exec reaches files there")
     try:
-        storage, found = _open(job, started[-1].output_dir), list[Checkpoint]()
+        storage, by_path = _open(job, started[-1].output_dir), dict[str, Checkpoint]()
         for event in (event for event in started if scheme_of(event.output_dir) == scheme_of(started[-1].output_dir)):
-            found += _in_directory(storage, event, pattern, marker)
+            by_path |= {one.path: one for one in _in_directory(storage, event, pattern, marker)}
     except TpuxError:
         raise
     except Exception as error:  # a library's
         raise TpuxError(f"cannot look for checkpoints of job {number}: {plain_reason(error)[:300]}") from error
+    found = sorted(by_path.values(), key=lambda one: (one.attempt, one.written or 0.0, _natural(one.path)))
+    if not marker and any(one.marker.endswith(f"/{MARKERS[0]}") for one in found):
+        found = [one if one.marker.endswith(f"/{MARKERS[0]}") else replace(one, marker="") for one in found]
     if found and not any(one.marker for one in found):
         hint = f"name the file that is written last: --marker NAME, or command.checkpoint: '{pattern}/NAME'"
         names = ", ".join(MARKERS)
-        raise TpuxError(f"it is unknown which checkpoints are complete: none of them has {names}", hint=hint)
+        begun = any(f"{one.path}/{BEGUN}" in one.objects for one in found)
+        also = f" ({BEGUN} only if each save is renamed at its end: in a bucket Orbax writes it first)" if begun else ""
+        raise TpuxError(f"it is unknown which checkpoints are complete: none of them has {names}", hint=hint + also)
     in_use = "" if info.ended else _path(started[-1].previous_output_dir)
     return Checkpoints(storage, scheme_of(started[-1].output_dir), found, in_use)
 
@@ -126,18 +163,34 @@ def _in_directory(
     parts = [part for part in pattern.split("/") if part]
     last = max((number for number, part in enumerate(parts) if _WILDCARD.search(part)), default=0)
     unit, rest = "/".join(parts[: last + 1]), "/".join(parts[last + 1 :])
-    paths = [match.partition(" ")[0] for match in find_matches(storage, event.output_dir, unit)]
+    directory = _path(event.output_dir)
+    names = [rest, *(f"{rest}/{name}" for name in MARKERS)] if rest else [*MARKERS]
+    if rest.rpartition("/")[2] == BEGUN:
+        names = [rest.removesuffix(BEGUN) + MARKERS[0]]
+    names = [marker] if marker else names
     found = []
-    for path in (path.rstrip("/") for path in paths):
-        objects = {str(name): int(info["size"] or 0) for name, info in storage.find(path, detail=True).items()}
-        names = [marker] if marker else [rest, *(f"{rest}/{name}" for name in MARKERS)] if rest else MARKERS
-        written = next((each for name in names if (each := f"{path}/{name}") in objects), "")
-        if list(objects) == [path]:
+    for path in dict.fromkeys(path.rstrip("/") for path, _ in find_matches(storage, event.output_dir, unit)):
+        if not path.startswith(f"{directory}/") or ".." in path.split("/"):
+            raise TpuxError(f"{path} matches command.checkpoint, and is not in the output directory {directory}")
+        entries = {
+            str(name): entry
+            for name, entry in storage.find(path, detail=True).items()
+            if name == path or str(name).startswith(f"{path}/")
+        }
+        written = next((each for name in names if (each := f"{path}/{name}") in entries), "")
+        if list(entries) == [path]:
             written = path  # an object is there as a whole, or not at all
         if UNFINISHED in path:
             written = ""
-        found.append(Checkpoint(path, event.attempt, objects, written))
-    return sorted(found, key=lambda one: _natural(one.path))
+        times = [time_of(entries[written])] if written else [time_of(entry) for entry in entries.values()]
+        at = max((-math.inf if time is None else time for time in times), default=-math.inf)
+        objects = {name: int(entry["size"] or 0) for name, entry in entries.items()}
+        found.append(Checkpoint(path, event.attempt, objects, written, None if at == -math.inf else at))
+    return found
+
+
+def _rise(values: Sequence[_Ordered]) -> bool:
+    return all(before < after for before, after in pairwise(values))
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

@@ -44,12 +44,14 @@ def clean(
     """Show or delete the old checkpoints of a job in a bucket.
 
     What command.checkpoint matches is a checkpoint. It is complete if it has the file that is written last: of Orbax,
-    of PyTorch, or --marker. If none has it, nothing is deleted. Neither is the newest complete one, one that is not
-    complete, or one in the directory that an attempt resumes from which has not ended.
+    of PyTorch, or --marker. If none has it, or the numbers in their names say another order than the times at which
+    they were written, nothing is deleted. Neither is the newest complete one, one that is not complete, or one in the
+    directory that an attempt resumes from which has not ended.
     """
     from tpux_storage.checkpoints import find_checkpoints
 
     found = find_checkpoints(job, marker)
+    found.require_order()
     old = [one for one in found.complete[:-keep] if not _is_in(one, found.in_use)]
     kept = [one for one in found.found if one not in old]
     if json:
@@ -127,7 +129,7 @@ def usage(
 def copy_from_job(job: str, target: str, name: str, *, marker: str | None = None, yes: bool = False) -> None:
     """Copy a checkpoint of a job, see `copy`."""
     from tpux_storage.checkpoints import find_checkpoints
-    from tpux_storage.copying import copy_checkpoint, describe_price, location_of
+    from tpux_storage.copying import copy_checkpoint, describe_price, location_of, require_no_other
     from tpux_storage.search import open_storage, scheme_of
 
     scheme, _, directory = target.partition("://")
@@ -137,6 +139,8 @@ def copy_from_job(job: str, target: str, name: str, *, marker: str | None = None
     if not (choice := [one for one in found.complete if name in {"latest", one.name}]):
         names = ", ".join(one.name for one in found.complete) or "none"
         raise UsageError(f"job {job} has no complete checkpoint {name}", hint=f"complete are: {names}")
+    if len(choice) > 1:
+        found.require_order()
     chosen = choice[-1]
     storage = found.storage
     if scheme_of(target) != found.scheme:
@@ -147,6 +151,7 @@ def copy_from_job(job: str, target: str, name: str, *, marker: str | None = None
     to = f"{directory.rstrip('/')}/{chosen.name}"
     if to == chosen.path or _is_in(chosen, to):
         raise UsageError(f"{target} is where the checkpoint is")
+    require_no_other(found.storage, storage, chosen, to)
     price = describe_price(chosen.size, location_of(found.storage, chosen.path), location_of(storage, to))
     objects = f"{len(chosen.objects)} object{'s' if len(chosen.objects) > 1 else ''}"
     what = f"{found.scheme}://{chosen.path} ({objects}, {chosen.size} bytes, {format_size(chosen.size)})"

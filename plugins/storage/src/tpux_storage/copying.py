@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tpux import TpuxError, plain_reason
+from tpux import TpuxError, UsageError, plain_reason
 from tpux_storage.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -64,6 +64,46 @@ def copy_checkpoint(
         copied += 1
         note(f"copied {path} ({checkpoint.objects[path]} bytes)")
     return copied, there
+
+
+def require_no_other(
+    source: AbstractFileSystem, target: AbstractFileSystem, checkpoint: Checkpoint, directory: str
+) -> None:
+    """Require that a copy would not be mixed with another checkpoint of the same name, and that none is replaced.
+
+    Args:
+        source: the file system of the checkpoint.
+        target: that of the copy.
+        checkpoint: what to copy.
+        directory: the path of the copy.
+
+    Raises:
+        UsageError: another one is there.
+        TpuxError: the storage does not answer.
+    """
+    try:
+        target.invalidate_cache()
+        other = _describe_other(source, target, checkpoint, directory)
+    except Exception as error:  # a library's
+        raise TpuxError(f"cannot look at {directory}: {plain_reason(error)[:300]}") from error
+    if other:
+        raise UsageError(other, hint="copy it to another URL, or delete what is there")
+
+
+def _describe_other(
+    source: AbstractFileSystem, target: AbstractFileSystem, checkpoint: Checkpoint, directory: str
+) -> str:
+    wanted = {directory + path.removeprefix(checkpoint.path): path for path in checkpoint.objects}
+    there = {str(path) for path in target.find(directory)}
+    there = {path for path in there if path == directory or path.startswith(f"{directory}/")}
+    if more := sorted(there - wanted.keys()):
+        return f"{directory} has objects that the checkpoint has not, such as {more[0]}"
+    # Without its marker it is a copy that was cut off, which nothing takes for a checkpoint: the copy completes it.
+    if directory + checkpoint.marker.removeprefix(checkpoint.path) not in there:
+        return ""
+    differ = (to for to, path in wanted.items() if not _is_same(source, path, target, to))
+    to = next(differ, None)
+    return f"{directory} is another checkpoint: {to} differs or is missing" if to else ""
 
 
 def describe_price(size: int, start: str, end: str) -> str:

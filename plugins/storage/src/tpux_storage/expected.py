@@ -65,6 +65,6 @@ def _look(
 def _in_bucket(url: str, pattern: str, options: Mapping[str, object]) -> list[str]:
     try:
         storage = open_storage(url, options)
-        return [] if storage is None else find_matches(storage, url, pattern)
+        return [] if storage is None else [f"{path} {at}" for path, at in find_matches(storage, url, pattern)]
     except Exception as error:
         raise TpuxError(f"cannot look for checkpoints in {url}: {plain_reason(error)[:300]}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,8 @@ def open_storage(url: str, options: Mapping[str, object]) -> AbstractFileSystem 
     return fsspec.filesystem(protocol, **given)
 
 
-def find_matches(storage: AbstractFileSystem, directory: str, pattern: str) -> list[str]:
-    """Return what matches a shell pattern below a directory: the paths, each with the time of its last write if known.
+def find_matches(storage: AbstractFileSystem, directory: str, pattern: str) -> list[tuple[str, str]]:
+    """Return what matches a shell pattern below a directory: the paths, each with the time of its last write, if known.
 
     One listing for each level that has a wildcard: a checkpoint may be thousands of objects, which `glob` would list.
     """
@@ -55,7 +56,7 @@ def find_matches(storage: AbstractFileSystem, directory: str, pattern: str) -> l
             found = {f"{path}/{part}": "" for path in found}
     if not listed:
         found = {path: _written_at(entry) for path in found if (entry := _info(storage, path)) is not None}
-    return [f"{path} {at}" for path, at in found.items()]
+    return [*found.items()]
 
 
 def check_bucket(storage: AbstractFileSystem, url: str) -> None:
@@ -88,6 +89,19 @@ def _matches(name: str, part: str) -> bool:
 
 def _written_at(entry: Mapping[str, object]) -> str:
     return next((str(entry[key]) for key in _WRITTEN_AT if entry.get(key)), "")
+
+
+def time_of(entry: Mapping[str, object]) -> float | None:
+    """Return when an entry was last written, in seconds since the epoch; None if it does not say so."""
+    value = next((entry[key] for key in _WRITTEN_AT if entry.get(key)), None)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _list(storage: AbstractFileSystem, path: str) -> list[Mapping[str, object]]:

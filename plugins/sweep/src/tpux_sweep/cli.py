@@ -185,7 +185,7 @@ def _read_config(config: Path, words: Sequence[str]) -> Mapping[str, JsonValue]:
     Raises:
         UsageError: it is not valid, or has a group.
     """
-    command = [sys.executable, "-m", "tpux", "config", "show", "--json", str(config), *words]
+    command = [sys.executable, "-P", "-m", "tpux", "config", "show", "--json", str(config), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         message, _, hint = done.stderr.strip().removeprefix("tpux: error: ").partition("\n  hint: ")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
 import json as json_
+import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import portalocker
 import typer
 
 from tpux import TpuxError, UsageError, api
@@ -44,6 +47,11 @@ def run(
     A task that failed is not created again: see `tpux tasks reset`.
     """
     found = read(file)
+    with _alone(found):
+        _run(found, file, dry_run=dry_run)
+
+
+def _run(found: TaskFile, file: Path, *, dry_run: bool) -> None:
     jobs = _jobs_of(found)
     missing = [task for task in found.tasks if task.id not in jobs]
     for task in found.tasks:  # before anything is created
@@ -144,6 +152,24 @@ def prioritize(
 
 
 # --- the jobs ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _alone(found: TaskFile) -> Iterator[None]:
+    """Refuse a second run of a file meanwhile: both would find that a task has no job, and create one.
+
+    Raises:
+        UsageError: another one is under way.
+    """
+    path = api.home() / f"tasks-{os.environ.get('TPUX_USER') or getpass.getuser()}" / f"{found.name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("a") as file:
+        try:
+            portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.LockException as error:
+            hint = "type it again once that one has ended"
+            raise UsageError(f"another `tpux tasks run` creates the jobs of {found.name}", hint=hint) from error
+        yield
 
 
 def _tags(task: str, file: str) -> tuple[str, str]:
@@ -264,6 +290,9 @@ def _wait_for_the_present_jobs(task: Task, jobs: Mapping[str, api.JobInfo]) -> N
 
 def _change(job: api.JobInfo, words: Sequence[str]) -> None:
     """Give a pending job other values: it has done nothing that a stop could lose."""
+    if (state := api.job(job.id).state) != "pending":  # it has begun since it was listed
+        api.say(f"job {int(job.id)} is {state} by now: it stays as it is")
+        return
     api.stop(job.id, keep=True)
     _tpux("resume", str(int(job.id)), *words)
 
@@ -274,7 +303,7 @@ def _tpux(*words: str) -> str:
     Raises:
         UsageError: it failed.
     """
-    done = subprocess.run([sys.executable, "-m", "tpux", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-m", "tpux", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         message, _, hint = done.stderr.strip().removeprefix("tpux: error: ").partition("\n  hint: ")
         raise UsageError(message, hint=hint)

@@ -59,7 +59,7 @@ def run(action: Action, job: JobInfo) -> tuple[bool, str]:
 
 def _run(word: str, *rest: str) -> tuple[bool, str]:
     *options, job = rest
-    command = [sys.executable, "-m", "tpux", word, *options, str(int(job))]
+    command = [sys.executable, "-P", "-m", "tpux", word, *options, str(int(job))]
     try:
         done = subprocess.run(
             command,

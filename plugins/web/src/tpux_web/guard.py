@@ -73,6 +73,8 @@ class Guard:
         own = b"http://" + hosts[0]
         if any(origin != own for origin in origins):
             return 403, "the request comes from another page"
+        if not path.isprintable():
+            return 404, "there is no such page"  # the router's patterns allow a newline at their end
         if len(path) > LONGEST_PATH:
             return 414, "the path is too long"
         if scope["method"] not in ("GET", "HEAD"):

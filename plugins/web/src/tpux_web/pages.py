@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tpux import JsonValue, TpuxError, UsageError, api
 from tpux_web import logs
@@ -48,7 +50,7 @@ def make_app(streams: Streams, *, actions: bool) -> Starlette:
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
         greeting: dict[str, JsonValue] = {"actions": actions}
-        return StreamingResponse(streams.lines(topics, greeting), media_type="application/x-ndjson")
+        return _Stream(streams, streams.lines(topics, greeting))
 
     routes = [
         *(Route(path, page) for path in ("/", "/jobs", "/jobs/{job:int}", "/machines", "/queue")),
@@ -59,6 +61,18 @@ def make_app(streams: Streams, *, actions: bool) -> Starlette:
         *([Route("/api/jobs/{job:int}/actions/{action}", _act, methods=["POST"])] if actions else []),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+
+
+class _Stream(StreamingResponse):
+    """A stream that counts from its request on, and until the browser is gone."""
+
+    def __init__(self, streams: Streams, lines: AsyncIterator[bytes]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.counted():
+            await super().__call__(scope, receive, send)
 
 
 async def _earlier(request: Request) -> Response:

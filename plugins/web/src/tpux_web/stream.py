@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -116,6 +117,15 @@ class Streams:
         """Whether there are as many as there may be."""
         return self._open >= MOST_STREAMS
 
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one until it has ended. Nothing may be awaited between `is_full` and this: others would look, too."""
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
     def topic(self, text: str) -> Topic:
         """Return the topic that a page names, such as `jobs/1/state:failed`, `job/14` or `log/14/3/0/1024`.
 
@@ -142,25 +152,21 @@ class Streams:
 
     async def lines(self, topics: Sequence[Topic], greeting: Data) -> AsyncIterator[bytes]:
         """Yield what is new of each topic, with its number, until the browser or the server ends."""
-        self._open += 1
-        try:
-            yield _line({**greeting, "now": time.time()})
-            sent = time.monotonic()
-            while not self.stopping:
-                for number, topic in enumerate(topics):
-                    if topic.due > time.monotonic():
-                        continue
-                    topic.due = time.monotonic() + topic.every - TICK / 2
-                    data = await asyncio.to_thread(topic.read)
-                    if data is not None:
-                        yield _line({"topic": number, "data": data})
-                        sent = time.monotonic()
-                if time.monotonic() - sent > BEAT:
-                    yield b"\n"
+        yield _line({**greeting, "now": time.time()})
+        sent = time.monotonic()
+        while not self.stopping:
+            for number, topic in enumerate(topics):
+                if topic.due > time.monotonic():
+                    continue
+                topic.due = time.monotonic() + topic.every - TICK / 2
+                data = await asyncio.to_thread(topic.read)
+                if data is not None:
+                    yield _line({"topic": number, "data": data})
                     sent = time.monotonic()
-                await asyncio.sleep(TICK)
-        finally:
-            self._open -= 1
+            if time.monotonic() - sent > BEAT:
+                yield b"\n"
+                sent = time.monotonic()
+            await asyncio.sleep(TICK)
 
 
 def _integer(text: str) -> int:
