@@ -131,7 +131,9 @@ def test_the_first_job_leaves_a_tpu_that_it_cannot_use_to_the_next_one(by_hand, 
     refused.saved = State(time.time(), avoid={"us-central2-b/one": time.time() + 300}).to_json()
     assert refused.steps() == ""
     assert "job" not in refused.said[-1].partition("place")[2].partition(":")[0]
-    assert job().steps() == "one"
+    last = job(pricing="spot")
+    assert last.steps() == "one"
+    assert (last.tpu.pricing, last.pricing) == ("spot", "ondemand"), "it is counted as what it is"
 
 
 def test_a_name_means_the_tpu_of_that_alias(by_hand, job, cli):
