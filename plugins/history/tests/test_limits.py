@@ -115,3 +115,53 @@ def test_a_limit_of_the_cost_needs_the_price_of_the_type(paid):
     paid("wait", job, code=103)
     assert time.monotonic() - began > 1
     assert "stopped by limits.cost: " in paid.json("show", job)["why"]
+
+
+def test_only_jobs_with_a_limit_of_the_month_wait_and_each_for_its_own(paid):
+    """Neither a deleted job with a limit nor one with a greater one changes what others wait for."""
+    unlimited = paid.create(CONFIG)
+    spend(paid, 2)
+    lower = paid.create(CONFIG, "limits.month.hours=1")
+    paid.until(lambda: paid.json("show", lower)["why"].startswith("waits for the next month: limits.month.hours: 2"))
+    assert f"tpux stop {int(lower)}; tpux resume {int(lower)} limits.month.hours=" in paid("show", lower).stdout
+    higher, later = paid.create(CONFIG, "limits.month.hours=1000"), paid.create(CONFIG)
+    for job in (higher, unlimited, later):
+        paid.until_state(job, "running")
+    assert paid.json("show", lower)["state"] == "pending"
+    assert not [event for event in events(paid, lower) if event["type"] == "allocation-requested"]
+    for job in (lower, higher, unlimited, later):
+        paid("delete", job, "-y", "--force")
+
+
+def test_a_mistake_in_the_prices_does_not_lift_the_limit_of_the_hours(paid):
+    paid.home.mkdir(exist_ok=True)
+    (paid.home / "prices.yaml").write_text("v4-16 spot: 1\n")
+    job = paid.create(CONFIG, "limits.cost=1000", "limits.month.hours=10", "limits.grace=1s")
+    paid.until_state(job, "running")
+    (paid.home / "prices.yaml").write_text("v4-16 spot: much\n")
+    paid.until(lambda: "prices.yaml" in paid.json("show", job)["why"])
+    spend(paid, 20)
+    paid("wait", job, code=103)
+    assert "stopped by limits.month.hours" in paid.json("show", job)["why"]
+
+
+def test_a_limit_of_the_cost_needs_the_type_of_the_machines(paid):
+    config = "tpu: {allocation_mode: paid}\ncommand: {cmd: 'true'}\n"
+    error = paid("create", paid.config(config), "limits.cost=10", code=2).stderr
+    assert "limits.cost needs tpu.accelerator" in error
+    assert paid.json("list") == []
+
+
+def test_machines_that_cost_nothing_are_not_stopped(paid):
+    """They are not counted either."""
+    job = paid.create(CONFIG.replace("tpu: {allocation_mode: paid, accelerator: v4-16, pricing: spot}", LOCAL))
+    paid.until_state(job, "running")
+    spend(paid, 20)
+    paid.until(lambda: "limits.month.hours: 2" in paid.json("show", job)["why"])
+    paid.until(lambda: len(list(paid.home.glob("pauses/*/limits.month.hours.json"))) == 1)
+    assert paid.json("show", job)["state"] == "running"
+    assert not [event for event in events(paid, job) if event["type"] == "request-accepted"]
+    paid("delete", job, "-y", "--force")
+
+
+LOCAL = "tpu: {allocation_mode: local}\nlimits: {month: {hours: 10}}"

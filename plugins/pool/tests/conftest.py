@@ -84,6 +84,7 @@ class PoolJob:
     user: str = "ann"
     saved: dict[str, object] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    pricing: str = ""
 
     def __post_init__(self) -> None:
         store = machines.store_id()
@@ -115,6 +116,7 @@ class PoolJob:
             answer = self._kept(pool.provision(request=self.request))
             if isinstance(answer, Ready):
                 assert answer.allocation.borrowed
+                self.pricing = answer.allocation.pricing
                 return answer.allocation.name
             assert isinstance(answer, Waiting), answer
             if self.said[-1].startswith(("waits for", "no TPU of the pool")):

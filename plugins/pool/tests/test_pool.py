@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,11 @@ from tpux.api import machines
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Location
+from tpux_pool.allocator import State
 from tpux_testing import command_contract, hooks_contract, section_contract
 
 LOCATION = Location("emulated", "us-central2-b")
+SPEC = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 
 
 def test_hooks_and_sections():
@@ -114,6 +118,47 @@ def test_aliases(by_hand, cli):
     cli("tpu", "unregister", "best")
     assert cli.json("find") == []
     assert "no TPU best is registered" in cli("tpu", "unregister", "best", code=2).stderr
+
+
+def test_the_first_job_leaves_a_tpu_that_it_cannot_use_to_the_next_one(by_hand, job, cli):
+    """Of another version, or one that it could not borrow just now."""
+    by_hand("one")
+    cli("tpu", "register", "one")
+    other = job(version="tpu-vm-base")
+    assert other.steps() == ""
+    assert "no TPU of the pool is v4-8 as the config asks for" in other.said[-1]
+    refused = job()
+    refused.saved = State(time.time(), avoid={"us-central2-b/one": time.time() + 300}).to_json()
+    assert refused.steps() == ""
+    assert "job" not in refused.said[-1].partition("place")[2].partition(":")[0]
+    last = job(pricing="spot")
+    assert last.steps() == "one"
+    assert (last.tpu.pricing, last.pricing) == ("spot", "ondemand"), "it is counted as what it is"
+
+
+def test_a_name_means_the_tpu_of_that_alias(by_hand, job, cli):
+    by_hand("one"), by_hand("two")
+    cli("tpu", "register", "one", "--alias", "p0")
+    said = cli("tpu", "register", "two", "--alias", "one", code=2).stderr
+    assert "one is the name of another registered TPU" in said
+    cli("tpu", "unregister", "one")
+    cli("tpu", "register", "two", "--alias", "one")
+    said = cli("tpu", "register", "one", "--alias", "p1", code=2).stderr
+    assert "one is the alias of two" in said
+    path = next(Path(cli.env["TPUX_HOME"]).glob("pool/registered.json"))
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps([{**known[0], "name": "one", "alias": "p1"}, *known]))  # by an earlier version
+    assert job(name="one").steps() == "two"
+    assert job(name="one").steps() == ""
+
+
+def test_a_node_is_registered_as_its_queued_resource(cloud, cli):
+    api = Api(Place("emulated", endpoint=cloud.url))
+    node = {"parent": LOCATION.parent, "nodeId": "node-a", "node": SPEC}
+    api.create_queued_resource(LOCATION, "queue-a", {"tpu": {"nodeSpec": [node]}}, "r1")
+    cloud.wait_for("node-a", "READY")
+    assert "registered queue-a" in cli("tpu", "register", "node-a").stderr
+    assert [tpu["name"] for tpu in cli.json("find")] == ["queue-a"]
 
 
 def test_a_shut_laptop_delays_nobody(by_hand, job, cli, monkeypatch):

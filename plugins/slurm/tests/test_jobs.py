@@ -87,6 +87,16 @@ def test_cancelled_by_hand(jobs: Jobs) -> None:
     jobs.until(job, "succeeded")
 
 
+def test_cancelled_by_hand_while_it_waits_for_nodes(jobs: Jobs) -> None:
+    """It is not submitted again."""
+    job = jobs.start("true", sbatch=["--hold"])
+    held = wait_for(jobs.slurm.jobs, "the Slurm job")
+    wait_for(lambda: "JobHeldUser" in str(jobs.show(job).get("why")), "why it waits")
+    jobs.slurm.run("scancel", *held)
+    assert "cancelled, and not by tpux" in json.dumps(jobs.until(job, "failed"))
+    assert not jobs.slurm.jobs()
+
+
 def test_killed_slurmd(jobs: Jobs) -> None:
     """A node that does not answer ends the attempt; once it is back, only the new program runs."""
     job = jobs.start(nodes=4)

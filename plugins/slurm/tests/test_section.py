@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tpux import TpuxError
+from tpux import Denied, ProvisionRequest, Ready, TpuxError, Waiting
+from tpux_slurm import allocator
+from tpux_slurm.commands import environment
 from tpux_slurm.preflight import seconds
 from tpux_slurm.section import SlurmTpuSection
 from tpux_slurm.states import fields_of, in_words, why_never
@@ -18,6 +21,101 @@ def test_options_that_tpux_sets_are_refused_with_their_position(option: str) -> 
     """The beginning of an option's name counts as well, as for sbatch."""
     with Sandbox() as sandbox, pytest.raises(TpuxError, match=r"tpu\.sbatch\[1\]|tpux sets --"):
         sandbox.job({"tpu": {"allocation_mode": "slurm", "sbatch": ["--constraint=v100", option]}})
+
+
+@pytest.mark.parametrize("option", ["--clusters=other", "-Mother", "-M", "--cluster", "-HMother"])
+def test_another_cluster_is_refused(option: str) -> None:
+    """There, neither squeue nor scancel would find the job: it would be submitted again and again."""
+    with Sandbox() as sandbox, pytest.raises(TpuxError, match=r"local cluster only"):
+        sandbox.job({"tpu": {"allocation_mode": "slurm", "sbatch": ["--constraint=v100", option]}})
+    SlurmTpuSection.model_validate({"allocation_mode": "slurm", "sbatch": ["--cluster-constraint=a", "-kHpgpu"]})
+
+
+def test_the_clusters_of_the_shell_are_not_used() -> None:
+    """Neither when a job is created, nor of one that an earlier version has created."""
+    given = {"PATH": "/bin", "SLURM_CLUSTERS": "other", "SBATCH_CLUSTERS": "other", "SBATCH_QOS": "q"}
+    assert not [name for name in environment(given) if "CLUSTERS" in name]
+    assert environment(given)["SBATCH_QOS"] == "q"
+
+
+@dataclass
+class Fake:
+    """Slurm's commands as shell scripts, and the allocator's steps with them."""
+
+    directory: Path
+    request: ProvisionRequest
+
+    def command(self, name: str, script: str) -> None:
+        """Replace a command."""
+        path = self.directory / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def provision(self) -> Ready | Waiting | Denied:
+        """Take a step, with what the last one has saved."""
+        answer = allocator.provision(self.request)
+        if not isinstance(answer, Denied) and answer.saved_state is not None:
+            self.request = replace(self.request, saved_state=answer.saved_state)
+        return answer
+
+    def submitted(self) -> int:
+        """Return how often sbatch was called."""
+        return len((self.directory / "submitted").read_text().splitlines())
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    """Return commands of a cluster that has no job, and answers to each sbatch."""
+    request = ProvisionRequest(
+        name="tpux-1",
+        tpu=SlurmTpuSection(),
+        section=None,
+        labels={"tpux-job": "000001", "tpux-token": "t"},
+        public_keys=(),
+        directory=tmp_path,
+        resolved={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
+    made = Fake(tmp_path, request)
+    made.command("squeue", "")
+    made.command("sbatch", f"echo x >>{tmp_path}/submitted; echo 7")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [("CANCELLED", "config"), ("FAILED", "setup"), ("COMPLETED", "setup"), ("NODE_FAIL", "preempted")],
+)
+def test_a_job_that_ends_before_its_nodes_answer_is_not_submitted_again(fake: Fake, state: str, kind: str) -> None:
+    """What somebody cancels is final, and what fails by itself counts: administrators block who submits on and on."""
+    assert isinstance(fake.provision(), Waiting)
+    fake.command("scontrol", f"echo JobId=7 JobState={state} Reason=None EndTime=2026-01-01T00:00:00")
+    answer = fake.provision()
+    assert isinstance(answer, Denied)
+    assert answer.failure.kind == kind
+    assert f"Slurm job 7 is {state}" in answer.failure.evidence
+    assert fake.submitted() == 1
+
+
+def test_an_ended_job_of_which_slurm_knows_nothing_more(fake: Fake) -> None:
+    """While the controller is down nothing is submitted; once Slurm has forgotten the job, a new one is."""
+    fake.provision()
+    fake.command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert "Slurm does not answer" in answer.why
+    assert fake.submitted() == 1
+    fake.command("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    fake.provision()
+    assert fake.submitted() == 2
+
+
+def test_a_second_job_while_the_controller_is_down(fake: Fake) -> None:
+    """It cannot be cancelled now: that is no error of the plugin."""
+    fake.command("squeue", 'for i in 7 8; do echo "$i|PENDING|Priority||N/A|tpux:t"; done')
+    fake.command("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert "Slurm does not answer" in answer.why
 
 
 def test_other_mistakes() -> None:

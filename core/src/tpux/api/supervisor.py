@@ -17,7 +17,7 @@ from tpux import env
 from tpux.errors import TpuxError
 from tpux.store import Store, files, requests
 from tpux.store.files import JsonFile
-from tpux.store.pause import Pause, change
+from tpux.store.pause import Pause, save
 from tpux.supervisor import client
 from tpux.supervisor.files import Files
 
@@ -79,18 +79,21 @@ def restart() -> None:
         client.notify(store)
 
 
-def pause(why: str, until: float, exempt: Collection[str] = ()) -> None:
-    """Let the user's jobs that have not requested machines wait, and say why; an earlier pause is replaced. Since 0.1.
+def pause(key: str, used: float, why: str, until: float) -> None:
+    """Let the user's jobs wait that have not requested machines, and whose config limits a key to what is used.
+
+    What was said of the key before is replaced. Since 0.1.
 
     Args:
-        why: what they wait for, for people; "" ends the pause.
+        key: the key of the config, such as `limits.month.hours`; jobs that do not set it, or to more, do not wait.
+        used: what is used of it.
+        why: what they wait for, for people; `{limit}` is the job's own value.
         until: when they continue, in seconds since the epoch.
-        exempt: the ids of jobs that do not wait.
 
     Raises:
         OSError: it cannot be written.
     """
-    change(Store(), Pause(why, until, tuple(exempt)) if why else None)
+    save(Store(), Pause(key, used, why, until))
 
 
 def hasten(name: str | int) -> bool:

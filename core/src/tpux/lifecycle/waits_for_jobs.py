@@ -22,8 +22,9 @@ def wait_for_jobs(turn: Turn) -> Next | None:
     if state.setup_only:
         return None
     at_once = state.requested or bool(state.takes_over)
-    if not at_once and (paused := pause.current(turn.store, turn.clock.now(), state.id)):
-        turn.waiting(paused.why)
+    if not at_once and (paused := pause.current(turn.store, turn.job.sections, turn.clock.now())):
+        hint = f"raise it for this job: tpux stop {turn.number}; tpux resume {turn.number} {paused.key}=MORE"
+        turn.waiting(paused.why, hint=hint)
         return Next(after=POLL)
     for job in section.after:
         if (found := _reason(turn, job)) is not None:

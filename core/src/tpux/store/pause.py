@@ -1,42 +1,55 @@
-"""`pause-USER.json`: until when no pending job of a user requests machines, and why; a plugin that counts writes it."""
+"""`pauses/USER/KEY.json`: which jobs of a user wait now, by a limit in their config; a plugin that counts writes it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from tpux.store.files import JsonFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tpux.store import Store
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Why jobs wait, and until when, in seconds since the epoch.
+    """Jobs whose config sets a key to what is used, or to less, wait; those that do not set it do not.
 
     Attributes:
-        exempt: the ids of jobs that do not wait.
+        key: the key of the config, such as limits.month.hours.
+        used: what is used.
+        why: what they wait for, with `{limit}` for the job's own value.
+        until: when they continue, in seconds since the epoch.
     """
 
+    key: str
+    used: float
     why: str
     until: float
-    exempt: tuple[str, ...] = ()
 
 
-def change(store: Store, pause: Pause | None) -> None:
-    """Let the user's pending jobs wait; with None, no longer."""
-    if pause is None:
-        _file(store).path.unlink(missing_ok=True)
-    else:
-        _file(store).save(pause)
+def save(store: Store, pause: Pause) -> None:
+    """Replace what is known of a key."""
+    directory = _directory(store)
+    directory.mkdir(parents=True, exist_ok=True)
+    JsonFile(directory / f"{pause.key}.json", Pause).save(pause)
 
 
-def current(store: Store, now: float, job: str) -> Pause | None:
-    """Return the pause in which a pending job of the user waits now; None if there is none."""
-    pause = _file(store).load()
-    return pause if pause is not None and now < pause.until and job not in pause.exempt else None
+def current(store: Store, sections: Mapping[str, object], now: float) -> Pause | None:
+    """Return the pause in which a job with these sections waits now; None if there is none."""
+    for path in sorted(_directory(store).glob("*.json")):
+        if (pause := JsonFile(path, Pause).load()) is None or now >= pause.until:
+            continue
+        section, *names = pause.key.split(".")
+        limit = reduce(lambda found, name: getattr(found, name, None), names, sections.get(section))
+        if isinstance(limit, int | float) and limit <= pause.used:
+            return replace(pause, why=pause.why.replace("{limit}", f"{limit:g}"))
+    return None
 
 
-def _file(store: Store) -> JsonFile[Pause]:
-    return JsonFile(store.home / f"pause-{store.user}.json", Pause)
+def _directory(store: Store) -> Path:
+    return store.home / "pauses" / store.user

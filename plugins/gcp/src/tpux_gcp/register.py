@@ -12,7 +12,7 @@ from tpux.api import say
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, label_value
-from tpux_gcp.lookup import FoundTpu, cli_errors, find, open_api, zone_or_default
+from tpux_gcp.lookup import FoundTpu, cli_errors, find, look_again, open_api, zone_or_default
 from tpux_gcp.registered import POOL, Registered, find_registered, registered
 from tpux_gcp.registered import register as register_
 from tpux_gcp.registered import unregister as unregister_
@@ -29,6 +29,8 @@ def register(api: Api, name: str, zone: str | None, alias: str | None, pool: str
         TpuxError: the API failed.
     """
     found = find(api, name, zone_or_default(api, zone))
+    if (listed := look_again(api, found)) is not None:  # the node of a queued resource is listed as that
+        found, name = listed, listed.name
     if JOB in found.resource.labels:
         job = found.resource.labels[JOB]
         raise UsageError(

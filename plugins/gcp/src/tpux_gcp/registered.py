@@ -84,6 +84,11 @@ def register(tpu: Registered) -> None:
                 raise UsageError(
                     f"{tpu.alias} is {one.name} in {one.zone} already", hint=f"tpux tpu unregister {tpu.alias}"
                 )
+            if one.name != tpu.name and tpu.alias == one.name:
+                raise UsageError(f"{tpu.alias} is the name of another registered TPU", hint="choose another alias")
+            if one.name != tpu.name and tpu.name == one.alias:
+                hint = f"tpux tpu alias {one.alias} NEW, which gives {one.name} another alias"
+                raise UsageError(f"{tpu.name} is the alias of {one.name}", hint=hint)
         every[:] = [*(one for one in every if replace(one, alias="") != replace(tpu, alias="")), tpu]
 
 

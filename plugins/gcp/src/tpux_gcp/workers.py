@@ -88,7 +88,8 @@ def build_allocation(
         borrowed=context.saved.borrowed,
         notice=f"lead={lead}{NOTICE}",
         accelerator=context.saved.accelerator,
-        pricing=context.tpu.pricing,
+        # what the config says, or its default, is not that of a TPU that others have created
+        pricing=resource.nodes[0].pricing if context.saved.borrowed else context.tpu.pricing,
     )
 
 

@@ -88,16 +88,28 @@ def config_section() -> type[Section]:
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Refuse a limit of the cost of machines that have no price."""
+    """Refuse a limit of the cost of machines that have no price.
+
+    What is used in this month is noted as well: the job waits if that is its limit, and requests no machines before.
+    """
     config = job.sections.get("limits")
+    if isinstance(config, LimitsSection) and config.month != MonthSection():
+        with suppress(TpuxError, OSError):  # the monitor says so, and stops the job then
+            _pause(_month_of(config, time.time(), job.watch.resources_every)[0], time.time())
     if not isinstance(config, LimitsSection) or (config.cost is None and config.month.cost is None):
         return []
     accelerator, prices = job.tpu.accelerator, read_prices()
     zones = getattr(job.tpu, "zone", None)
+    found_later = job.tpu.allocation_mode == "pool" or getattr(job.tpu, "existing", False)
+    pricing = ("spot", "preemptible", "ondemand") if found_later else (job.tpu.pricing,)
+    if not accelerator:
+        message = f"{_cost_key(config)} needs tpu.accelerator: without it no price is known"
+        return [Finding("error", message, _cost_key(config), "set tpu.accelerator, or limit hours instead")]
     found = []
-    for name in [accelerator] if isinstance(accelerator, str) else accelerator or []:
-        for zone in [zones or ""] if not isinstance(zones, list) else zones:
-            kind = MachineType(name, job.tpu.pricing, zone)
+    for name in [accelerator] if isinstance(accelerator, str) else accelerator:
+        places = [(zone, each) for zone in (zones if isinstance(zones, list) else [zones or ""]) for each in pricing]
+        for zone, each in places:
+            kind = MachineType(name, each, zone)
             if price_of(kind, 1, prices) is None:
                 where = f" in {zone}" if zone else ""
                 hint = f"add a line to {api.home() / 'prices.yaml'}: '{kind}: PRICE PER HOUR'"
@@ -120,81 +132,76 @@ def on_event(job: Job, event: events.Event) -> None:
     """Stop a job that has reached a limit and does not run its program, such as one that is set up again and again."""
     config = job.sections.get("limits")
     if isinstance(config, LimitsSection) and not isinstance(event, (events.RequestAccepted, events.Warned)):
-        with suppress(TpuxError):  # the record has gone, or prices.yaml has a mistake, which the monitor says
-            enforce(job, config, max(time.time(), event.at))
+        with suppress(TpuxError):  # the record has gone
+            enforce(job, config)
 
 
 def _examine(job: Job, config: LimitsSection) -> Generator[Step, Result, list[Finding]]:
     yield from ()
-    found, unpriced = enforce(job, config, time.time())
+    found, unpriced, mistake = enforce(job, config)
     findings = [Finding("warning", one.text, where=one.key) for one in found if one.used >= WARN_AT * one.most]
-    if unpriced:
+    if mistake:
+        findings.append(Finding("warning", f"{_cost_key(config)} is not enforced: {mistake}", where="limits"))
+    elif unpriced:
         message = f"{_cost_key(config)} does not count {', '.join(unpriced)}: prices.yaml has no price"
         findings.append(Finding("warning", message, where="limits"))
     return findings or [Finding("ok", "; ".join(one.text for one in found), where="limits")]
 
 
-def enforce(job: Job, config: LimitsSection, now: float) -> tuple[list[Limit], list[str]]:
-    """Stop a job that has reached a limit, and let the user's other jobs wait if it is that of a month.
+def enforce(job: Job, config: LimitsSection) -> tuple[list[Limit], list[str], str]:
+    """Stop a job that has reached a limit, and let the user's other jobs wait whose limit of the month that is.
 
     Returns:
-        The limits, and the types of machines whose price is not known.
+        The limits, the types of machines whose price is not known, and what is wrong with prices.yaml.
     """
-    own, month = (
-        _used(job.id, now),
-        _used_in_month(now, job.watch.resources_every) if config.month != MonthSection() else {},
-    )
-    prices = read_prices() if config.cost or config.month.cost else {}
+    now = time.time()
+    own = _used(job.id, now)
+    prices, mistake = _prices(config.cost)
     of_job = _compare("limits", config.hours, config.cost, own, prices)
-    of_month = _compare_month(config.month, month, prices)
-    spent = [one for one in of_month if one.used >= one.most]
-    if of_month:
-        _pause(job.id, config.month, month, _next_month(now))
-    spent += [one for one in of_job if one.used >= one.most]
+    of_month, month, wrong = _month_of(config, now, job.watch.resources_every)
+    _pause(of_month, now)
     state = api.job(job.id)
+    allocation = state.allocation
+    paid = allocation is not None and allocation.costs  # others are not counted either
+    spent = [one for one in (*of_month, *of_job) if paid and one.used >= one.most]
     kept = state.release_at is None or state.release_at > now
-    if spent and state.allocation is not None and state.state != "stopping" and kept:
+    if spent and state.state != "stopping" and kept:
         with suppress(TimeoutError):  # the request is written; the supervisor, perhaps this process, carries it out
             api.stop(job.id, release=True, grace=config.grace, reason=f"stopped by {spent[0].text}", timeout=0)
-    missing = [str(kind) for kind in {**own, **month} if prices and price_of(kind, 1, prices) is None]
-    return [*of_job, *of_month], [*dict.fromkeys(missing)]
+    known = prices or _prices(config.month.cost)[0] or {}
+    missing = [str(kind) for kind in {**own, **month} if known and price_of(kind, 1, known) is None]
+    return [*of_job, *of_month], [*dict.fromkeys(missing)], mistake or wrong
 
 
-def _pause(examined: str, own: MonthSection, month: Seconds, until: float) -> None:
-    """Let the user's pending jobs wait while the month of any that is not done is spent, but those with more of it.
-
-    All jobs that are not done count, whichever is examined, and that one itself: its end does not end the pause.
-    """
-    active = [one for one in api.jobs(warn=lambda _: None) if not one.done]
-    configs = {one.id: _month_of(one.config_directory / "resolved.json") for one in active}
-    configs[examined] = own
-    prices = read_prices() if any(config.cost for config in configs.values()) else {}
-    why, exempt = "", []
-    for job, config in configs.items():
-        limits = _compare_month(config, month, prices)
-        spent = [one for one in limits if one.used >= one.most]
-        why = why or (f"waits for the next month: {spent[0].text}" if spent else "")
-        exempt += [job] if limits and not spent else []
-    api.supervisor.pause(why, until, exempt)
+def _prices(cost: float | None) -> tuple[Mapping[str, float] | None, str]:
+    """Return the prices that a limit of the cost needs; with a mistake in them, None and the mistake."""
+    try:
+        return (read_prices() if cost else {}), ""
+    except TpuxError as error:  # hours are limited without prices
+        return None, str(error)
 
 
-def _month_of(path: Path) -> MonthSection:
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever else reads the job reports that
-        return MonthSection.model_validate(json.loads(path.read_text())["config"]["limits"]["month"])
-    return MonthSection()
+def _month_of(config: LimitsSection, now: float, reread_after: float) -> tuple[list[Limit], Seconds, str]:
+    """Return the limits of the month, what is used in it, and what is wrong with prices.yaml."""
+    month = _used_in_month(now, reread_after) if config.month != MonthSection() else {}
+    prices, mistake = _prices(config.month.cost)
+    return _compare("limits.month", config.month.hours, config.month.cost, month, prices), month, mistake
 
 
-def _compare_month(config: MonthSection, used: Seconds, prices: Mapping[str, float]) -> list[Limit]:
-    return _compare("limits.month", config.hours, config.cost, used, prices)
+def _pause(of_month: list[Limit], now: float) -> None:
+    """Note what is used in the month, which each job compares with its own limit before it requests machines."""
+    for one in of_month:
+        why = f"waits for the next month: {one.key}: {one.used:.2f} of {{limit}}{one.unit} used"
+        api.supervisor.pause(one.key, one.used, why, _next_month(now))
 
 
 def _compare(
-    where: str, hours: float | None, cost: float | None, used: Seconds, prices: Mapping[str, float]
+    where: str, hours: float | None, cost: float | None, used: Seconds, prices: Mapping[str, float] | None
 ) -> list[Limit]:
     found = []
     if hours is not None:
         found.append(Limit(f"{where}.hours", sum(used.values()) / 3600, hours, " machine hours"))
-    if cost is not None:
+    if cost is not None and prices is not None:
         spent = sum(price_of(kind, seconds / 3600, prices) or 0.0 for kind, seconds in used.items())
         found.append(Limit(f"{where}.cost", spent, cost, ""))
     return found

@@ -180,10 +180,10 @@ def _choose(request: ProvisionRequest, state: State) -> Waiting:
     """Choose the first TPU that is free and that no job takes which came before."""
     place = Place.from_json(request.resolved)
     require_project(place.project)
-    wish = Wish.of(request, state.since)
+    wish = Wish.of(request, state.since, [key for key, end in state.avoid.items() if end > time.time()])
     queue.enter(wish)
     every = list_shared(Api(place))
-    free = [tpu for tpu in every if state.avoid.get(_key(tpu), 0) <= time.time()]
+    free = [*every]
     earlier = queue.before(wish)
     for other in earlier:
         if (taken := other.choose(free)) is not None:
@@ -202,10 +202,6 @@ def _choose(request: ProvisionRequest, state: State) -> Waiting:
     return replace(state, chosen=chosen).wait(f"taking {tpu.called}", 0)
 
 
-def _key(tpu: SharedTpu) -> str:
-    return f"{tpu.found.location.zone}/{tpu.found.name}"
-
-
 def _why(wish: Wish, every: Sequence[SharedTpu], earlier: Sequence[Wish]) -> str:
     """Return what a job waits for, who has it, and how many come before."""
     fitting = [tpu for tpu in every if wish.fits(tpu)]
@@ -216,11 +212,14 @@ def _why(wish: Wish, every: Sequence[SharedTpu], earlier: Sequence[Wish]) -> str
     place = f"place {len(rivals) + 1} in the queue"
     if rivals:
         place += f" after {', '.join(f'job {int(other.job)} of {other.user}' for other in rivals[:3])}"
-    reasons = [
-        f"{tpu.called} is {tpu.use or (tpu.found.resource.state if not tpu.is_ready else 'for a job that came before')}"
-        for tpu in fitting
-    ]
+    reasons = [f"{tpu.called} {_reason(wish, tpu)}" for tpu in fitting]
     return f"waits for {what}, {place}: {'; '.join(reasons[:3])}{', ...' if len(reasons) > 3 else ''}"
+
+
+def _reason(wish: Wish, tpu: SharedTpu) -> str:
+    if tpu.use is not None or not tpu.is_ready:
+        return f"is {tpu.use or tpu.found.resource.state}"
+    return "could not be borrowed just now" if tpu.key in wish.avoid else "is for a job that came before"
 
 
 def _borrow(request: ProvisionRequest, state: State, chosen: Chosen) -> Ready | Waiting | Denied:

@@ -60,7 +60,7 @@ def release(tpu: Tpu, project: Project = None) -> None:
 
 def _find(word: str, project: str | None) -> SharedTpu:
     every = list_shared(open_api(project))
-    found = [tpu for tpu in every if tpu.alias == word] or [tpu for tpu in every if tpu.found.name == word]
+    found = [tpu for tpu in every if tpu.is_called(word)]
     if not found:
         raise UsageError(f"the pool has no TPU {word}", hint=f"tpux find, or tpux tpu register {word}")
     if len(found) > 1:

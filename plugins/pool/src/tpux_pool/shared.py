@@ -50,12 +50,23 @@ class SharedTpu:
         alias: what it is called in this store, "" if it is not registered.
         pool: the pool of its label, "" without one.
         use: who uses it, None if nobody does.
+        shadowed: its name is the alias of another one, which it then means.
     """
 
     found: FoundTpu
     alias: str
     pool: str
     use: Use | None
+    shadowed: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its zone and name."""
+        return f"{self.found.location.zone}/{self.found.name}"
+
+    def is_called(self, word: str) -> bool:
+        """Whether a word means it: its alias, or its name."""
+        return word == self.alias or (word == self.found.name and not self.shadowed)
 
     @property
     def is_ready(self) -> bool:
@@ -81,10 +92,17 @@ def list_shared(api: Api) -> list[SharedTpu]:
     """
     known = [one for one in registered() if one.project == api.project]
     aliases = {(one.name, one.zone): one.alias for one in known}
+    words = set(aliases.values())
     order = {key: index for index, key in enumerate(aliases)}
     every, _ = list_tpus(api, None)
     found = [
-        SharedTpu(tpu, aliases.get(key, ""), tpu.resource.labels.get(POOL, ""), use_of(tpu))
+        SharedTpu(
+            tpu,
+            alias := aliases.get(key, ""),
+            tpu.resource.labels.get(POOL, ""),
+            use_of(tpu),
+            shadowed=tpu.name in words - {alias},
+        )
         for tpu in every
         if (key := (tpu.name, tpu.location.zone)) in aliases or POOL in tpu.resource.labels
     ]
@@ -125,6 +143,8 @@ class Wish:
         pricing: the pricing models, empty for all.
         nodes: the number of slices.
         source, pool: as in the section `pool`.
+        version: the runtime version, "" for any.
+        avoid: `zone/name` of those that could not be borrowed a short time ago: until then they are for other jobs.
     """
 
     job: str
@@ -137,9 +157,11 @@ class Wish:
     nodes: int = 1
     source: tuple[str, ...] = ("registered",)
     pool: str = "default"
+    version: str = ""
+    avoid: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, request: ProvisionRequest, since: float) -> Wish:
+    def of(cls, request: ProvisionRequest, since: float, avoid: Sequence[str] = ()) -> Wish:
         """Return what a request asks for."""
         section = request.section if isinstance(request.section, PoolSection) else PoolSection.model_validate({})
         given = request.tpu.accelerator or ()
@@ -154,6 +176,8 @@ class Wish:
             nodes=request.tpu.node_count,
             source=tuple(section.source),
             pool=section.name,
+            version=getattr(request.tpu, "version", None) or "",
+            avoid=tuple(avoid),
         )
 
     def fits(self, tpu: SharedTpu) -> bool:
@@ -162,11 +186,12 @@ class Wish:
         in_source = ("registered" in self.source and tpu.alias) or ("cloud" in self.source and tpu.pool == self.pool)
         return bool(
             in_source
-            and (not self.name or self.name in {tpu.alias, tpu.found.name})
+            and (not self.name or tpu.is_called(self.name))
             and (not self.accelerators or resource.accelerator in self.accelerators)
             and (not self.zones or tpu.found.location.zone in self.zones)
             and (not self.pricing or resource.pricing in self.pricing)
             and len(resource.nodes) == self.nodes
+            and (not self.version or not {node.version for node in resource.nodes if node.version} - {self.version})
         )
 
     def may_take(self, tpu: SharedTpu) -> bool:
@@ -174,7 +199,7 @@ class Wish:
         use = tpu.use
         own_hold = use is not None and not use.job and not use.store and bool(self.name) and use.user == self.user
         own = use is not None and not use.store and use.job == self.job  # of a step that was cut off
-        return self.fits(tpu) and tpu.is_ready and (use is None or own_hold or own)
+        return self.fits(tpu) and tpu.key not in self.avoid and tpu.is_ready and (use is None or own_hold or own)
 
     def choose(self, tpus: Sequence[SharedTpu]) -> SharedTpu | None:
         """Return the TPU that it would take of these, None if there is none."""

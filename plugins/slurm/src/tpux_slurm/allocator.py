@@ -25,7 +25,16 @@ from tpux import (
 from tpux_slurm import commands
 from tpux_slurm.scripts import CHECK, NOTICE, PATH, batch_script, step
 from tpux_slurm.section import SlurmTpuSection
-from tpux_slurm.states import ENDED_BY_SOMEONE, STATES, UNKNOWN_JOB, SlurmJob, fields_of, in_words, why_never
+from tpux_slurm.states import (
+    ENDED_BY_SOMEONE,
+    LOST_NODES,
+    STATES,
+    UNKNOWN_JOB,
+    SlurmJob,
+    fields_of,
+    in_words,
+    why_never,
+)
 
 _FORMAT = "%i|%T|%r|%N|%S|%k"
 _COMPLETING_TIMEOUT = 15.0
@@ -41,12 +50,8 @@ _LATER = ("submit limit", "submitjob", "try again", "temporarily", "max jobs", "
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     """Submit a job unless there is one, and wait until a keeper runs on each of its nodes."""
     resolved, tpu = request.resolved, _section(request)
-    if (cancelled := _file(request, "cancelled")).exists():
-        evidence = cancelled.read_text()
-        cancelled.unlink()
-        number = request.labels.get("tpux-job", "").lstrip("0")
-        hint = f"tpux does not submit by itself what somebody has cancelled; once you know why: tpux resume {number}"
-        return Denied(Failure("config", evidence=evidence, hint=hint))
+    if (denied := _cancelled(request)) is not None:
+        return denied
     with _submission(request) as is_free:
         if not is_free:
             return Waiting("sbatch of an earlier supervisor is still submitting the job", 1.0)
@@ -55,10 +60,13 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         except commands.SlurmError as error:
             return Waiting(error.message, 5.0, hint=error.hint)
         if not jobs:
-            return _submit(request, tpu)
-    first, *others = jobs
-    if others:
-        commands.checked(resolved, ["scancel", *(job.id for job in others)])
+            return _ended(request) or _submit(request, tpu)
+        first, *others = jobs
+        try:
+            if others:
+                commands.checked(resolved, ["scancel", *(job.id for job in others)])
+        except commands.SlurmError as error:
+            return Waiting(error.message, 5.0, hint=error.hint)
     if first.state in {"PENDING", "CONFIGURING"}:
         if hint := why_never(first.reason):
             return Denied(Failure("config", evidence=f"Slurm job {first.id}: {first.reason}", hint=hint))
@@ -68,6 +76,34 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     if first.state != "RUNNING":
         return Waiting(f"Slurm job {first.id} is {first.state}", 2.0)
     return _started(request, tpu, first)
+
+
+def _cancelled(request: ProvisionRequest) -> Denied | None:
+    """Return that somebody has cancelled the job, once."""
+    if not (cancelled := _file(request, "cancelled")).exists():
+        return None
+    evidence = cancelled.read_text()
+    cancelled.unlink()
+    number = request.labels.get("tpux-job", "").lstrip("0")
+    hint = f"tpux does not submit by itself what somebody has cancelled; once you know why: tpux resume {number}"
+    return Denied(Failure("config", evidence=evidence, hint=hint))
+
+
+def _ended(request: ProvisionRequest) -> Waiting | Denied | None:
+    """Return how the job that was submitted has ended, before another one is; None if Slurm knows nothing of it."""
+    if not (job := request.saved_state.get("job")):
+        return None
+    status = inspect(request)
+    if (denied := _cancelled(request)) is not None:
+        return denied
+    if status.state in {"ready", "unknown"}:
+        return Waiting(status.evidence, 5.0, hint=status.hint)
+    if UNKNOWN_JOB in status.evidence:
+        return None
+    lost = status.state == "preempted" or any(state in status.evidence for state in LOST_NODES)
+    hint = f"see what Slurm says: scontrol show job {job}; its prolog and slurmd's log are the administrators'"
+    evidence = f"{status.evidence}, before its nodes have answered"
+    return Denied(Failure("preempted" if lost else "setup", evidence=evidence, hint="" if lost else hint))
 
 
 def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied:
@@ -92,7 +128,8 @@ def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied
         except commands.SlurmError as error:
             return Waiting(error.message, 5.0, hint=error.hint)
     if not answer.code:
-        return Waiting(f"Slurm job {answer.output.split(';')[0]} is submitted", 0.5)
+        job = answer.output.split(";")[0]
+        return Waiting(f"Slurm job {job} is submitted", 0.5, {"job": job})
     if any(text in answer.error.lower() for text in _LATER):
         return Waiting(answer.error, 30.0)
     hint = "check partition, account, qos, gres, time and sbatch in the section tpu: `sinfo` lists partitions"

@@ -13,10 +13,11 @@ from tpux import JsonValue, TpuxError
 VARIABLES = (
     "PATH",
     "MUNGE_SOCKET",
-    *(f"SLURM_{name}" for name in ("CONF", "CONF_SERVER", "CLUSTERS")),
-    *(f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "TIMELIMIT", "RESERVATION", "CLUSTERS")),
+    *(f"SLURM_{name}" for name in ("CONF", "CONF_SERVER")),
+    *(f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "TIMELIMIT", "RESERVATION")),
 )
-"""What the commands need of the shell. Not the others: a job that is created within a Slurm job is not a part of it."""
+"""What the commands need of the shell. Not the others: a job that is created within a Slurm job is not a part of it.
+And not the clusters: sbatch would submit to another one, where the other commands do not look."""
 TIMEOUT = 30.0
 """Seconds that a command may take."""
 _UNREACHABLE = ("unable to contact", "connect failure", "connection refused", "timed out", "zero bytes", "communicat")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,7 +11,11 @@ from tpux import TpuSection
 from tpux.fields import Duration
 
 _OWN_OPTIONS = ("job-name", "comment", "array", "dependency", "requeue", "parsable", "wrap")
-_OWN_LETTERS = {"-J": "job-name", "-a": "array", "-d": "dependency"}
+_OWN_LETTERS = {"-J": "job-name", "-a": "array", "-d": "dependency", "-M": "clusters"}
+_ELSEWHERE = "clusters"
+"""squeue, scontrol and scancel ask the local cluster: a job of another one would never be found, nor be cancelled."""
+_FLAGS = re.compile(r"^-[HIOQWhksv]+(?=[a-zA-Z])")
+"""Letters without a value, which may stand before another one."""
 _Name = Annotated[str, Field(pattern=r"^[^\s\-][^\s]*$")]
 _Path = Annotated[str, Field(pattern=r"^/")]
 
@@ -20,8 +25,14 @@ def _foreign_option(option: str) -> str:
     name = option.split("=")[0]
     if not option.startswith("-") or option in {"-", "--"}:
         raise ValueError(f"{option!r} is not an option of sbatch: write one string for each, such as --constraint=v100")
-    own = next((own for own in _OWN_OPTIONS if name.startswith("--") and own.startswith(name[2:])), "")
-    if own := own or _OWN_LETTERS.get(option[:2], ""):
+    refused = (*_OWN_OPTIONS, _ELSEWHERE)
+    own = next((own for own in refused if name.startswith("--") and own.startswith(name[2:])), "")
+    own = own or _OWN_LETTERS.get(_FLAGS.sub("-", option)[:2], "")
+    if own == _ELSEWHERE:
+        raise ValueError(
+            f"tpux uses the local cluster only: remove {option}, and run tpux on that cluster's login node"
+        )
+    if own:
         raise ValueError(f"tpux sets --{own} itself: remove {option}")
     return option
 

@@ -15,6 +15,8 @@ STATES: dict[str, Literal["ready", "preempted", "gone"]] = {
 }
 """Of every other state it is unknown whether the nodes are still the job's: a SUSPENDED job runs again later."""
 ENDED_BY_SOMEONE = ("CANCELLED",)
+LOST_NODES = ("NODE_FAIL", "BOOT_FAIL", "REVOKED")
+"""Ended by the nodes, as a preemption is, and not by what ran on them."""
 UNKNOWN_JOB = "Invalid job id specified"
 
 _REASONS = {
