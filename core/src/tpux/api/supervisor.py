@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 

@@ -5,7 +5,6 @@ A job is examined at each of its events, every minute and, while its program run
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import defaultdict
@@ -13,7 +12,6 @@ from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
