@@ -70,7 +70,9 @@ class Client:
         found: list[Object] = []
         more = ""
         while True:
-            page = self.request("GET", path, {**parameters, "limit": str(_PAGE), **({"continue": more} if more else {})})
+            page = self.request(
+                "GET", path, {**parameters, "limit": str(_PAGE), **({"continue": more} if more else {})}
+            )
             found += parts(page, "items")
             if not (more := text(page, "metadata", "continue")):
                 return found

@@ -171,6 +171,7 @@ def _of_plugin(spec: Object, cluster: Cluster) -> Credential:
 def _of_google(cluster: Cluster) -> Credential:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
+
     from tpux_gcp.credentials import Place, credentials
     from tpux_gcp.errors import LOGIN_COMMAND, CloudError
 

@@ -17,8 +17,17 @@ Capacity = Literal["on-demand", "spot", "reservation", "flex-start"]
 _PRICING = {"on-demand": "ondemand", "reservation": "ondemand", "spot": "spot", "flex-start": "preemptible"}
 _FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 _CUBES = {
-    **{4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8"},
-    **{1024: "8x8x16", 2048: "8x16x16", 4096: "16x16x16"},
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+    512: "8x8x8",
+    1024: "8x8x16",
+    2048: "8x16x16",
+    4096: "16x16x16",
 }
 
 
@@ -164,7 +173,9 @@ class GkeTpuSection(TpuSection):
         if bool(self.cluster) != bool(self.location):
             raise ValueError("cluster and location belong together")
         if self.cluster and self.context:
-            raise ValueError("cluster is found without a kubeconfig, and context is one of a kubeconfig: use one of them")
+            raise ValueError(
+                "cluster is found without a kubeconfig, and context is one of a kubeconfig: use one of them"
+            )
         return self
 
     def slice(self) -> Slice:
