@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Literal, cast
 
 from tpux import (
     Allocation,
@@ -53,6 +53,7 @@ _FAULT = "gke-fault.json"
 """In the job's directory: that the program has ended its own pod. New pods would end in the same way."""
 _TAINT = "cloud.google.com/impending-node-termination"
 _log = logging.getLogger(__name__)
+FailureKind = Literal["config", "auth", "out-of-memory", "program"]
 
 
 @hookimpl
@@ -62,9 +63,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     if (fault := request.directory / _FAULT).exists():
         found = cast("dict[str, str]", json.loads(fault.read_text(encoding="utf-8")))
         fault.unlink()
-        return _denied(
-            "out-of-memory" if found["kind"] == "out-of-memory" else "program", found["evidence"], found["hint"]
-        )
+        kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
+        return _denied(kind, found["evidence"], found["hint"])
     try:
         client = client_of(request.resolved)
         existing = client.jobset(jobset_name(request))
@@ -156,15 +156,10 @@ def _misplaced(pods: Sequence[Object]) -> str:
     for pod in pods:
         if pool := text(pod, "spec", "nodeSelector", POOL):
             pools.setdefault(position(pod)[0], set()).add(pool)
-    spread = next(
-        (
-            f"slice {number} is spread over {', '.join(sorted(one))}"
-            for number, one in pools.items()
-            if one - {min(one)}
-        ),
-        "",
-    )
-    return spread
+    for number, found in pools.items():
+        if len(found) > 1:
+            return f"slice {number} is spread over {', '.join(sorted(found))}"
+    return ""
 
 
 @hookimpl
@@ -306,5 +301,5 @@ def _hint(error: ApiError) -> str:
     return error.hint or ""
 
 
-def _denied(kind: str, evidence: str, hint: str = "") -> Denied:
-    return Denied(Failure(kind, evidence=evidence, hint=hint))  # type: ignore[arg-type]
+def _denied(kind: FailureKind, evidence: str, hint: str = "") -> Denied:
+    return Denied(Failure(kind, evidence=evidence, hint=hint))

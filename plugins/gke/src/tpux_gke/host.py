@@ -1,4 +1,4 @@
-"""Transport `gke`: a shell in the pod, over one exec that is kept open. Its protocol is that of the plugins ssh and slurm."""
+"""Transport `gke`: a shell in the pod, over one exec that is kept open, as the plugin ssh keeps one in an SSH session."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ def workload_of(client: Client, jobset: Object) -> Object | None:
     """Return Kueue's Workload of a JobSet, by its owner: its name has a hash in it."""
     path = client.namespaced(client.kueue(), "workloads")
     found = client.items(path, labelSelector=f"kueue.x-k8s.io/job-uid={uid_of(jobset)}") or client.items(path)
-    owned = (
-        one for one in found if uid_of(jobset) in {text(o, "uid") for o in parts(one, "metadata", "ownerReferences")}
-    )
-    return next(owned, None)
+    for one in found:
+        if any(text(owner, "uid") == uid_of(jobset) for owner in parts(one, "metadata", "ownerReferences")):
+            return one
+    return None
 
 
 def why_queued(workload: Object | None, queue: str) -> str:
