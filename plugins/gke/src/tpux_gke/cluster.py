@@ -98,12 +98,13 @@ def kubeconfig(path: Path) -> Object:
     Raises:
         TpuxError: it cannot be read.
     """
-    import yaml
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     try:
-        content = yaml.safe_load(_read(path))
-    except yaml.YAMLError as error:
-        raise TpuxError(f"{path} is not YAML: {error}") from error
+        content = YAML(typ="safe", pure=True).load(_read(path))
+    except YAMLError as error:
+        raise TpuxError(f"{path} is not YAML: {plain_reason(error)}") from error
     if not isinstance(content, dict):
         raise TpuxError(f"{path} is not a kubeconfig")
     return content

@@ -189,7 +189,7 @@ def _opened(client: Client, pod: str, argv: Sequence[str]) -> tuple[socket.socke
             break
         client.forget()
     if answer is None:
-        raise EOFError(plain_reason(protocol.handshake_exc) or "the API server has closed the connection")
+        raise EOFError(str(protocol.handshake_exc) or "the API server has closed the connection")
     try:
         said = text(cast("Object", json.loads(answer.body or b"{}")), "message")
     except (ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Transport `gke`: a shell in the pod, over one exec that is kept open, as the plugin ssh keeps one in an SSH session."""
+"""Transport `gke`: a shell in the pod, over one exec that is kept open, as the plugin ssh keeps one over SSH."""
 
 from __future__ import annotations
 

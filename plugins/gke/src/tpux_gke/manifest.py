@@ -101,16 +101,11 @@ def pod_template(tpu: GkeTpuSection, labels: Mapping[str, str]) -> dict[str, Jso
     volumes: dict[str, tuple[str, dict[str, JsonValue]]] = {**own, **given}  # type: ignore[dict-item]
     tolerations: list[JsonValue] = [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]
     tolerations += [{"key": key, "operator": "Equal", "value": value} for key, value in _capacity(tpu).items()]
-    variables: list[JsonValue] = [
-        {"name": "HOME", "value": HOME},
-        {"name": "TPUX_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        {"name": "TPUX_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-    ]
     container: dict[str, JsonValue] = {
         "name": CONTAINER,
         "image": tpu.image,
         "command": ["/bin/sh", "-c", KEEPER, "tpux-keeper"],
-        "env": variables,
+        "env": [{"name": "HOME", "value": HOME}],
         "resources": {"limits": {"google.com/tpu": chips}, "requests": {"google.com/tpu": chips}},
         "volumeMounts": [{"name": name, "mountPath": path} for name, (path, _) in volumes.items()],
     }

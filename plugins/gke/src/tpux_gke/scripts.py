@@ -8,24 +8,24 @@ NOTICE = 'until [ -e "$HOME/.tpux-pod/notice" ]; do sleep 0.2; done; cat "$HOME/
 """Waits for the file that the keeper writes when the pod gets SIGTERM."""
 
 # A shell reaps what is reparented to it while it waits. After SIGTERM it stays until nothing that was started by exec
-# runs in the pod, so that the program can save and tpux can read its last output. Such processes have the container's
-# TPUX_POD, and the keeper's own children do not. The end of each program's output goes to Cloud Logging.
+# runs in the pod, so that the program can save and tpux can read its last output: such processes have the container's
+# HOME, and the keeper's own children have none.
 KEEPER = r"""
-pod=$TPUX_POD dir=$HOME/.tpux-pod term= idle=0
-unset TPUX_POD
+home=$HOME dir=$HOME/.tpux-pod term= idle=0
+unset HOME
 umask 077
 mkdir -p "$dir" || exit 1
 rm -f "$dir/notice"
 trap 'term=1
-  echo "Kubernetes sent SIGTERM to pod $pod on node ${TPUX_NODE:-?} at $(date +%H:%M:%S)" >"$dir/new" &&
+  echo "Kubernetes sent SIGTERM to the pod ${HOSTNAME:-} at $(date +%H:%M:%S)" >"$dir/new" &&
     mv -f "$dir/new" "$dir/notice"' TERM
 trap '' HUP INT
-echo "tpux: pod $pod waits for a job"
+echo "tpux: the pod waits for a job"
 while :; do
   sleep 0.5 &
   wait $!
   [ "$term" ] || continue
-  if grep -lsxz "TPUX_POD=$pod" /proc/[0-9]*/environ | grep -qvx "/proc/$$/environ"; then idle=0
+  if grep -lsxz "HOME=$home" /proc/[0-9]*/environ | grep -qvx "/proc/$$/environ"; then idle=0
   else idle=$((idle + 1))
   fi
   [ "$idle" -lt 3 ] || exit 0
