@@ -21,7 +21,6 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux.api import machines
 from tpux_gke import reasons
 from tpux_gke.client import FOREVER_REFUSED, JOBSETS, ApiError, Client, client_of
 from tpux_gke.manifest import is_ours, jobset, jobset_name, selector
@@ -190,7 +189,7 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
         why = reasons.why_lost(client, now.get(uid), name, node)
         return MachineStatus("preempted", why, POLL, lost=slices, confirmed=confirmed)
     except ApiError as error:
-        return MachineStatus("unknown", error.message, max(POLL, error.retry_after or 0.0), hint=_hint(error))
+        return MachineStatus("unknown", error.message, max(POLL, error.retry_after or 0.0), hint=error.hint)
 
 
 def _of_nodes(client: Client, known: Sequence[Sequence[str]], pools: Sequence[str]) -> MachineStatus:
@@ -244,12 +243,14 @@ def release(request: ProvisionRequest) -> Released | Waiting:
             return Waiting("a request whose answer was lost may still take effect", _SOON, {"absent": absent})
         return Released()
     except ApiError as error:
-        return Waiting(error.message, error.retry_after or _LATER, hint=_hint(error))
+        return Waiting(error.message, error.retry_after or _LATER, hint=error.hint)
 
 
 @hookimpl
 def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
     """Return the JobSets that jobs of this store created and no longer hold."""
+    from tpux.api import machines
+
     found: list[Orphan] = []
     for client in {id(one): one for one in map(client_of, (place for place in places if place.get("server")))}.values():
         try:
@@ -258,19 +259,16 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
         except ApiError as error:
             _log.warning("no search for orphans at %s: %s", client.cluster.server, error)
             continue
-        found += [_orphan(client, one) for one in listed if _is_orphan(one)]
+        for one in listed:
+            job = text(one, "metadata", "labels", "tpux-job")
+            if job and not machines.is_active(job):
+                found.append(_orphan(client, one, job))
     return found
 
 
-def _is_orphan(thing: Object) -> bool:
-    number = text(thing, "metadata", "labels", "tpux-job")
-    return bool(number) and not machines.is_active(number)
-
-
-def _orphan(client: Client, thing: Object) -> Orphan:
+def _orphan(client: Client, thing: Object, job: str) -> Orphan:
     cluster, name = client.cluster, name_of(thing)
     context = f" --context {cluster.context}" if cluster.context else ""
-    job = text(thing, "metadata", "labels", "tpux-job")
     command = f"kubectl delete jobset {name} --namespace {cluster.namespace}{context}"
     return Orphan(name, f"namespace {cluster.namespace} of {cluster.server}", f"JobSet, of job {job}", command)
 
@@ -294,11 +292,7 @@ def _delete(client: Client, thing: Object) -> None:
 def _refused(error: ApiError) -> Waiting | Denied:
     if error.status in FOREVER_REFUSED:
         return _denied("config" if error.status != 403 else "auth", error.message, error.hint)
-    return Waiting(error.message, error.retry_after or _LATER, hint=_hint(error))
-
-
-def _hint(error: ApiError) -> str:
-    return error.hint or ""
+    return Waiting(error.message, error.retry_after or _LATER, hint=error.hint)
 
 
 def _denied(kind: FailureKind, evidence: str, hint: str = "") -> Denied:

@@ -246,7 +246,7 @@ class GkeHost:
         return self._unreachable(message)
 
     def _unreachable(self, message: str) -> HostUnreachableError:
-        return HostUnreachableError(f"{self.worker.address}: {message}", where=f"worker {self.worker.index}")
+        return HostUnreachableError(f"pod {self.worker.details['pod']}: {message}", where=f"worker {self.worker.index}")
 
 
 _READ = f"""
