@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TIMEOUT = 15.0
 """Seconds for a call."""
 _PAGE = 500
+_LIST_TRIES = 3
+"""How often a list is read anew when it has expired between two of its pages."""
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
 KUEUE = "kueue.x-k8s.io"
 FOREVER_REFUSED = frozenset({400, 403, 404, 405, 415, 422})

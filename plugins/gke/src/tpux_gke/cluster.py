@@ -79,11 +79,12 @@ def find(tpu: GkeTpuSection) -> Cluster:
     """
     if tpu.cluster:
         return _by_name(tpu)
-    paths = [Path(path) for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    given = tpu.kubeconfig or os.environ.get("KUBECONFIG", "")
+    paths = [Path(path).expanduser() for path in given.split(os.pathsep) if path]
     paths = paths or [Path("~/.kube/config").expanduser()]
     if path := next((path.absolute() for path in paths if path.is_file()), None):
         return _of_kubeconfig(path, tpu)
-    if not os.environ.get("KUBECONFIG") and (_POD_FILES / "token").is_file():
+    if not given and (_POD_FILES / "token").is_file():
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         own = _read(_POD_FILES / "namespace").strip()
         server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -132,6 +132,8 @@ class GkeTpuSection(TpuSection):
     """The cluster's region or zone, with tpu.cluster."""
     project: str | None = None
     """The cluster's Google Cloud project, with tpu.cluster; by default the environment's or gcloud's."""
+    kubeconfig: str | None = None
+    """The path of the kubeconfig; by default that of the shell that creates the job."""
     context: str | None = None
     """The context of the kubeconfig; by default the current one."""
     namespace: _Name | None = None
@@ -172,7 +174,7 @@ class GkeTpuSection(TpuSection):
             raise ValueError("reservation and capacity: reservation belong together")
         if bool(self.cluster) != bool(self.location):
             raise ValueError("cluster and location belong together")
-        if self.cluster and self.context:
+        if self.cluster and (self.context or self.kubeconfig):
             raise ValueError(
                 "cluster is found without a kubeconfig, and context is one of a kubeconfig: use one of them"
             )
