@@ -129,6 +129,18 @@ class Client:
         """Change settings as defined in `cloud/settings.py`; delays that are not given are kept."""
         self._send("PATCH", "/settings", settings)
 
+    def kubernetes(self) -> JsonObject:
+        """Return the status of the Kubernetes API: pods, jobsets, workloads, settings."""
+        return _OBJECT.validate_python(self._send("GET", "/kubernetes"))
+
+    def kubernetes_fault(self, fault: str, **what: JsonValue) -> JsonObject:
+        """Inject a fault into the cluster as defined in `kubernetes/faults.py`."""
+        return _OBJECT.validate_python(self._send("POST", "/kubernetes/faults", {"fault": fault, **what}))
+
+    def change_kubernetes(self, **settings: JsonValue) -> None:
+        """Change the cluster's settings as defined in `kubernetes/cluster.py`."""
+        self._send("PATCH", "/kubernetes/settings", settings)
+
     def preempt(self, node: str, *, after: float = 0, notice: float = 0) -> None:
         """Preempt a node: after `after` seconds its workers get a notice, `notice` seconds later they are gone."""
         self.inject("preempt", node=node, after=after, notice=notice)

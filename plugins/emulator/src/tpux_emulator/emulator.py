@@ -26,6 +26,9 @@ class Emulator(Client):
         ssh_port: the workers' SSH port; None selects 22 or 2222.
         clock_rate: emulated seconds per real second; None takes `TPUX_CLOCK_RATE`.
         scenario: a scenario file to start with.
+        kubernetes: whether it has the Kubernetes API too; `kubeconfig` is then a kubeconfig for it.
+        tls: whether the Kubernetes API has TLS.
+        pod_roots: whether its pods have a root file system each, where this machine permits it.
         settings: settings as in `cloud/settings.py`, such as `delays`.
     """
 
@@ -38,6 +41,9 @@ class Emulator(Client):
         ssh_port: int | None = None,
         clock_rate: float | None = None,
         scenario: Path | None = None,
+        kubernetes: bool = False,
+        tls: bool = False,
+        pod_roots: bool = False,
         **settings: object,
     ) -> None:
         super().__init__("")
@@ -46,6 +52,13 @@ class Emulator(Client):
         self._arguments = ["--port", str(port), "--workers" if workers else "--no-workers"]
         self._arguments += ["--ssh-port", str(ssh_port)] if ssh_port else []
         self._arguments += ["--scenario", str(scenario)] if scenario else []
+        if kubernetes:
+            self._arguments += [
+                "--kubernetes",
+                "0",
+                *(["--tls"] if tls else []),
+                *(["--pod-roots"] if pod_roots else []),
+            ]
         self.pid = 0
         self.ssh_port = 22
 
@@ -56,6 +69,14 @@ class Emulator(Client):
         self.url, self.pid = str(info["url"]), int(str(info["pid"]))
         self.ssh_port = int(str(info["ssh_port"] or 22))
         self._arguments[1] = self.url.rpartition(":")[2]
+        if "--kubernetes" in self._arguments:
+            port = str(info["kubernetes"]).rpartition(":")[2]
+            self._arguments[self._arguments.index("--kubernetes") + 1] = port
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of its Kubernetes API."""
+        return self.home.kubeconfig
 
     def stop(self) -> None:
         """Stop the emulator and wait until it and its workers have ended."""

@@ -62,6 +62,16 @@ class Home:
         return self.path / "workers"
 
     @property
+    def pods(self) -> Path:
+        """The directory with a directory per pod of the Kubernetes API."""
+        return self.path / "pods"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of the Kubernetes API; the files that it names are beside it."""
+        return self.path / "kubeconfig"
+
+    @property
     def image(self) -> Path:
         """The files that new workers have, in addition to those of this machine; the user may create it."""
         return self.path / "image"

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -18,6 +18,7 @@ from typing import TextIO
 import portalocker
 import uvicorn
 from pydantic import BaseModel
+from starlette.routing import Route
 
 from tpux import TpuxError
 from tpux_emulator.api.app import application
@@ -51,12 +52,18 @@ class Options:
         workers: whether nodes have real workers.
         ssh_port: the workers' SSH port; None selects 22 if it can be bound, else 2222.
         scenario: a scenario to start with.
+        kubernetes: the port of the Kubernetes API on 127.0.0.1; 0 selects a free one, None means that there is no such API.
+        tls: whether the Kubernetes API has TLS, with a CA of its own.
+        pod_roots: whether its pods have a root file system each, where this machine permits it.
     """
 
     port: int
     workers: bool = True
     ssh_port: int | None = None
     scenario: Scenario | None = None
+    kubernetes: int | None = None
+    tls: bool = False
+    pod_roots: bool = False
 
 
 class ServerState(BaseModel):
@@ -177,28 +184,58 @@ async def _serve(
         server.should_exit = True
 
     control = Control(cloud, exchanges, stop, info)
-    app = application(cloud, exchanges, control.routes())
-    config = uvicorn.Config(
-        app, http=Connection, lifespan="off", log_config=None, access_log=False, proxy_headers=False,
-        server_header=False, timeout_graceful_shutdown=1,
+    async with _kubernetes(home, options, cloud, block, exchanges, info) as routes:
+        app = application(cloud, exchanges, [*control.routes(), *routes])
+        config = uvicorn.Config(
+            app, http=Connection, lifespan="off", log_config=None, access_log=False, proxy_headers=False,
+            server_header=False, timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = _Server(config)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        if options.scenario is not None:
+            options.scenario.apply(cloud)
+        await node_state.restore_workers(cloud)
+        scheduler = asyncio.create_task(Scheduler(cloud).run())
+        listener.listen(2048)
+        _write_server_file(home, info)
+        log.info("listening on %s", info["url"])
+        ready(str(info["url"]))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            scheduler.cancel()
+            await cloud.backend.shutdown(list(cloud.nodes.values()))
+            log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _kubernetes(
+    home: Home, options: Options, cloud: Cloud, block: AddressBlock, exchanges: ExchangeLog, info: JsonObject
+) -> AsyncIterator[list[Route]]:
+    """Serve the Kubernetes API, if it is wanted, and give the emulator's own routes for it."""
+    if options.kubernetes is None:
+        yield []
+        return
+    from tpux_emulator.kubernetes.service import KubernetesService  # WebSockets are needed only here
+
+    service = KubernetesService(
+        home, cloud, exchanges, lambda: block.external(cloud.next_number("slots") - 1),
+        tls=options.tls, pod_roots=options.pod_roots,
     )  # fmt: skip
-    server = _Server(config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    if options.scenario is not None:
-        options.scenario.apply(cloud)
-    await node_state.restore_workers(cloud)
-    scheduler = asyncio.create_task(Scheduler(cloud).run())
-    listener.listen(2048)
-    _write_server_file(home, info)
-    log.info("listening on %s", info["url"])
-    ready(str(info["url"]))
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        scheduler.cancel()
-        await cloud.backend.shutdown(list(cloud.nodes.values()))
-        log.info("stopped")
+    with _listener(options.kubernetes) as listener:
+        url = f"{'https' if options.tls else 'http'}://{HOST}:{listener.getsockname()[1]}"
+        info["kubernetes"] = url
+        server = _Server(service.config(url))
+        listener.listen(2048)
+        tasks = [asyncio.create_task(server.serve(sockets=[listener])), asyncio.create_task(service.run())]
+        try:
+            yield service.control_routes()
+        finally:
+            server.should_exit = True
+            await tasks[0]
+            tasks[1].cancel()
+            await service.close()
 
 
 def _write_server_file(home: Home, info: JsonObject) -> None:
@@ -218,7 +255,7 @@ def delete_state(home: Home) -> None:
         return
     with locked(home):
         kill_leftovers(home)
-        for path in (*home.state_files, home.server, home.log, home.console):
+        for path in (*home.state_files, home.server, home.log, home.console, home.kubeconfig):
             path.unlink(missing_ok=True)
 
 

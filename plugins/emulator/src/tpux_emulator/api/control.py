@@ -49,7 +49,7 @@ class Control:
             ("PATCH", "/settings", self._change_settings),
             ("POST", "/stop", self._stop_server),
         ]
-        return [Route(PREFIX + path, _with_errors(handler), methods=[verb]) for verb, path, handler in table]
+        return [Route(PREFIX + path, with_errors(handler), methods=[verb]) for verb, path, handler in table]
 
     async def _status(self, _: Request) -> JsonValue:
         cloud = self._cloud
@@ -97,7 +97,7 @@ class Control:
         return {}
 
 
-def _with_errors(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def with_errors(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that answers 400 with a message when the handler raises an error for the user."""
 
     async def serve(request: Request) -> Response:

@@ -106,7 +106,7 @@ class FaultMiddleware:
             if (seed := self._cloud.settings.future) is not None and isinstance(exchange.answer, dict):
                 exchange.answer = future.change(exchange.answer, seed, exchange.number)
             lost = self._consume_rule(Effect.LOSE, exchange)
-            response = JSONResponse(exchange.answer, exchange.status)
+            response = self._respond(exchange)
             if lost is not None:
                 exchange.status, exchange.fault = 0, lost.id
                 _abort(request)
@@ -161,10 +161,16 @@ class FaultMiddleware:
                 exchange.status, exchange.answer = refused.http_status, refused.body()
                 return False
             else:
-                error = from_http(rule.status, rule.message or _default_message(rule, exchange))
-                exchange.status, exchange.answer = rule.status, error.body()
+                exchange.status, exchange.answer = self._refusal(rule, exchange)
                 return False
         return False
+
+    def _refusal(self, rule: FaultRule, exchange: Exchange) -> tuple[int, JsonObject]:
+        """Return the answer that a rule of effect ERROR gives."""
+        return rule.status, from_http(rule.status, rule.message or _default_message(rule, exchange)).body()
+
+    def _respond(self, exchange: Exchange) -> Response:
+        return JSONResponse(exchange.answer, exchange.status)
 
     async def _handle_later(
         self, request: Request, method: Method | None, payload: bytes, exchange: Exchange, seconds: float

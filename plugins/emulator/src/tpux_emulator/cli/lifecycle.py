@@ -31,6 +31,18 @@ def start(
     ] = None,
     workers: Annotated[bool, typer.Option(help="Run real workers, or only the API.")] = True,
     scenario: Annotated[Path | None, typer.Option(help="A YAML file with settings and faults to start with.")] = None,
+    kubernetes: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve a Kubernetes API too, on this port; 0 selects a free one. It needs `websockets`.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="The Kubernetes API has TLS, with a CA of its own.")] = False,
+    pod_roots: Annotated[
+        bool, typer.Option("--pod-roots", help="Its pods have a root file system each; needs root.")
+    ] = False,
     home: HomeOption = None,
 ) -> None:
     """Start an emulator. Its cloud is in the state in which it was stopped."""
@@ -41,17 +53,22 @@ def start(
         arguments = ["--port", str(port), "--workers" if workers else "--no-workers"]
         arguments += ["--ssh-port", str(ssh_port)] if ssh_port else []
         arguments += ["--scenario", str(scenario.absolute())] if scenario else []
+        arguments += ["--kubernetes", str(kubernetes)] if kubernetes is not None else []
+        arguments += [*(["--tls"] if tls else []), *(["--pod-roots"] if pod_roots else [])]
         info = start_detached(directory, arguments)
         typer.echo(f"The emulator listens on {info['url']} (process {info['pid']}, log {directory.log}).")
         if info["workers"]:
             typer.echo(f"Its workers listen on SSH port {info['ssh_port']}; tpux finds it by itself.")
+        if kubernetes is not None:
+            typer.echo(f"Its Kubernetes API is {info['kubernetes']}; the kubeconfig is {directory.kubeconfig}.")
         typer.echo('eval "$(tpux emulator env)" points gcloud and tpux at it.')
         return
     from tpux_emulator.cloud.scenario import load_scenario
     from tpux_emulator.server import Options, run
 
     loaded = load_scenario(scenario) if scenario else None
-    options = Options(port=port, workers=workers, ssh_port=ssh_port, scenario=loaded)
+    options = Options(port=port, workers=workers, ssh_port=ssh_port, scenario=loaded, kubernetes=kubernetes,
+                      tls=tls, pod_roots=pod_roots)  # fmt: skip
     run(directory, options, lambda url: typer.echo(f"The emulator listens on {url}. Stop it with Ctrl-C."))
 
 

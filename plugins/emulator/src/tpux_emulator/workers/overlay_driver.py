@@ -153,11 +153,7 @@ class OverlayDriver:
                 shutil.copy(entry, upper / "root")
 
     def _opaque(self, upper: Path, name: str, mode: int) -> None:
-        directory = upper / name
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(mode)
-        # Hides the contents of the lower directory.
-        os.setxattr(directory, "trusted.overlay.opaque", b"y")
+        worker_files.opaque(upper / name, mode)
 
     def _hide_host_keys(self, upper: Path) -> None:
         (upper / "etc/ssh").mkdir(parents=True, exist_ok=True)

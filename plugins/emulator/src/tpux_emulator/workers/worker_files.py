@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib import resources
 from pathlib import Path
@@ -44,6 +45,13 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(mode)
+
+
+def opaque(directory: Path, mode: int) -> None:
+    """Create a directory in an overlay's upper layer that hides the contents of the lower one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(mode)
+    os.setxattr(directory, "trusted.overlay.opaque", b"y")
 
 
 def wipe(path: Path) -> None:
