@@ -69,15 +69,13 @@ class Client:
         Raises:
             ApiError: it could not be read to its end.
         """
-        found: list[Object] = []
-        more = ""
-        while True:
-            page = self.request(
-                "GET", path, {**parameters, "limit": str(_PAGE), **({"continue": more} if more else {})}
-            )
-            found += parts(page, "items")
-            if not (more := text(page, "metadata", "continue")):
-                return found
+        for _ in range(_LIST_TRIES):
+            try:
+                return self._pages(path, parameters)
+            except ApiError as error:
+                if error.status != 410:
+                    raise
+        raise ApiError(f"the list {path} has expired while it was read", 410)
 
     def request(
         self, method: str, path: str, parameters: Mapping[str, str] | None = None, body: Object | None = None
@@ -139,6 +137,16 @@ class Client:
         """Yield the events of an object of the namespace."""
         found = self.items(self.namespaced("api/v1", "events"), fieldSelector=f"involvedObject.name={name}")
         yield from (one for one in found if text(one, "involvedObject", "name") == name)
+
+    def _pages(self, path: str, parameters: Mapping[str, str]) -> list[Object]:
+        found: list[Object] = []
+        more = ""
+        while True:
+            following = {"continue": more} if more else {}
+            page = self.request("GET", path, {**parameters, "limit": str(_PAGE), **following})
+            found += parts(page, "items")
+            if not (more := text(page, "metadata", "continue")):
+                return found
 
     def _send(self, method: str, path: str, parameters: Mapping[str, str] | None, body: Object | None) -> Response:
         import httpx

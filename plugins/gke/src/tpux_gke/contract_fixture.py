@@ -40,7 +40,8 @@ def emulated_cluster(config: Mapping[str, object]) -> Iterator[LocalFixture]:
     ):
         emulator.change_kubernetes(schedule=0.02, start=0.02, admission=0.02, scale_up=0.05)
         given = cast("Mapping[str, object]", config.get("tpu") or {})
-        tpu = {"accelerator": "v6e-8", "image": "emulated", **given, "kubeconfig": str(emulator.home.kubeconfig)}
+        usual = {"allocation_mode": "gke", "accelerator": "v6e-8", "image": "emulated"}
+        tpu = {**usual, **given, "kubeconfig": str(emulator.home.kubeconfig)}
         client = Client(find(GkeTpuSection.model_validate(tpu)))
         worker = start_pod(client, "contract")
 

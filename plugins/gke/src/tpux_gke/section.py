@@ -175,9 +175,7 @@ class GkeTpuSection(TpuSection):
         if bool(self.cluster) != bool(self.location):
             raise ValueError("cluster and location belong together")
         if self.cluster and (self.context or self.kubeconfig):
-            raise ValueError(
-                "cluster is found without a kubeconfig, and context is one of a kubeconfig: use one of them"
-            )
+            raise ValueError("cluster needs no kubeconfig: remove context and kubeconfig")
         return self
 
     def slice(self) -> Slice:
