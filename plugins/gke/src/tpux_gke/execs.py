@@ -66,8 +66,14 @@ class Exec:
 
     def send(self, data: bytes | memoryview) -> None:
         """Send data to the process's standard input: as much as fits now, the rest when `wait` finds that it can be."""
-        for start in range(0, len(data), _PIECE):
-            self._protocol.send_binary(b"\0" + bytes(data[start : start + _PIECE]))
+        from websockets.exceptions import WebSocketException
+
+        try:
+            for start in range(0, len(data), _PIECE):
+                self._protocol.send_binary(b"\0" + bytes(data[start : start + _PIECE]))
+        except WebSocketException as error:
+            self._end(str(error))
+            return
         self._queue()
         self._flush()
 
@@ -104,7 +110,9 @@ class Exec:
         """Close the connection: what the process has started in a session of its own goes on."""
         self._end("the connection was closed")
         self._selector.close()
-        with contextlib.suppress(OSError, ssl.SSLError):
+        from websockets.exceptions import WebSocketException
+
+        with contextlib.suppress(OSError, WebSocketException):  # it may be closed already
             self._protocol.send_close(1000)
             self._queue()
             self._flush()
