@@ -115,7 +115,7 @@ def test_image_that_cannot_be_pulled(jobs: Jobs) -> None:
 def test_no_node_pool(jobs: Jobs) -> None:
     """Without capacity the job waits with the scheduler's words, until its own limit."""
     jobs.cluster.change_kubernetes(node_pools=[])
-    job = jobs.start(provision_timeout="6s")
+    job = jobs.start(provision_timeout="20s")
     jobs.until_said(job, "nodes are available")
     jobs.until(job, "failed")
 

@@ -94,7 +94,10 @@ class Jobs:
 
     def until_said(self, job: str, words: str, timeout: float = LONG) -> None:
         """Wait until what `tpux show --json` prints has some words."""
-        wait_for(lambda: words in json.dumps(self.show(job)), f"{words!r} is shown", timeout)
+        deadline = time.monotonic() + timeout
+        while words not in (shown := json.dumps(self.show(job))):
+            assert time.monotonic() < deadline, f"{words!r} is not shown: {shown[:2500]}"
+            time.sleep(0.2)
 
     def starts(self, count: int = 1, worker: int = 0, timeout: float = LONG) -> list[list[str]]:
         """Wait for so many starts of the program on a worker: attempt and first number of each."""
