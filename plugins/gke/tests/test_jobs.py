@@ -216,7 +216,7 @@ def test_kubectl_shows_what_tpux_shows(jobs: Jobs) -> None:
     assert f"jobset.jobset.x-k8s.io/{name}" in done.stdout
     pods = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("pod/")]
     assert len(pods) == 2
-    shown = jobs.cli("show", job, "-v").stdout + json.dumps(jobs.show(job))
+    shown = jobs.cli("show", job).stdout + json.dumps(jobs.show(job))
     assert name in shown
     assert all(pod.removeprefix("pod/") in shown for pod in pods)
     jobs.finish()

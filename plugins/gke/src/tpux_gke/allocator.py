@@ -23,7 +23,7 @@ from tpux import (
 )
 from tpux_gke import reasons
 from tpux_gke.client import FOREVER_REFUSED, JOBSETS, ApiError, Client, client_of
-from tpux_gke.manifest import is_ours, jobset, jobset_name, selector
+from tpux_gke.manifest import is_ours, jobset, jobset_name, node_selector, selector
 from tpux_gke.objects import (
     POOL,
     Object,
@@ -133,7 +133,7 @@ def _started(
     saved: dict[str, JsonValue] = {
         "uid": uid_of(existing),
         "pods": [[uid_of(pod), name_of(pod), text(pod, "spec", "nodeName"), position(pod)[0]] for pod in pods],
-        "pools": cast("JsonValue", sorted({text(pod, "spec", "nodeSelector", POOL) for pod in pods} - {""})),
+        "nodes": _node_labels(tpu, pods),
     }
     allocation = Allocation(
         name_of(existing),
@@ -147,6 +147,14 @@ def _started(
         pricing=tpu.pricing,
     )
     return Ready(allocation, saved)
+
+
+def _node_labels(tpu: GkeTpuSection, pods: Sequence[Object]) -> str:
+    """Return the labels of the pods' nodes: their pools where each slice says its own, else those of the config."""
+    pools = {position(pod)[0]: pool for pod in pods if (pool := text(pod, "spec", "nodeSelector", POOL))}
+    if len(pools) == tpu.node_count:
+        return f"{POOL} in ({','.join(sorted(pools.values()))})"
+    return ",".join(f"{name}={value}" for name, value in node_selector(tpu).items())
 
 
 def _misplaced(pods: Sequence[Object]) -> str:
@@ -173,7 +181,7 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
         now = {uid_of(pod): pod for pod in client.pods(selector(request))}
         lost = [one for one in known if reasons.is_lost(now.get(one[0]))]
         if not lost:
-            return _of_nodes(client, known, cast("list[str]", saved.get("pools") or []))
+            return _of_nodes(client, known, str(saved.get("nodes") or ""))
         found = client.jobset(jobset_name(request))
         confirmed = any(one[0] not in now for one in lost)
         slices = sorted({int(one[3]) for one in lost})
@@ -192,11 +200,10 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
         return MachineStatus("unknown", error.message, max(POLL, error.retry_after or 0.0), hint=error.hint)
 
 
-def _of_nodes(client: Client, known: Sequence[Sequence[str]], pools: Sequence[str]) -> MachineStatus:
+def _of_nodes(client: Client, known: Sequence[Sequence[str]], labels: str) -> MachineStatus:
     """Return the state of pods that run: their nodes may be about to be taken away."""
     try:
-        chosen = {"labelSelector": f"{POOL} in ({','.join(pools)})"} if pools else {}
-        nodes = {name_of(node): node for node in client.items("api/v1/nodes", **chosen)}
+        nodes = {name_of(node): node for node in client.items("api/v1/nodes", labelSelector=labels)}
     except ApiError as error:
         if error.status != 403:
             raise
@@ -232,7 +239,9 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     try:
         client = client_of(request.resolved)
         existing = client.jobset(jobset_name(request))
-        if existing is not None and is_ours(existing, request):
+        if existing is not None and not is_ours(existing, request):
+            return Released()  # ours, and its pods, were gone before another one could have this name
+        if existing is not None:
             if not is_being_deleted(existing):
                 _delete(client, existing)
             return Waiting(f"JobSet {name_of(existing)} is being deleted", 0.5, {**request.saved_state, "absent": 0})

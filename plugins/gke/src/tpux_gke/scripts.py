@@ -9,9 +9,10 @@ NOTICE = 'until [ -e "$HOME/.tpux-pod/notice" ]; do sleep 0.2; done; cat "$HOME/
 
 # A shell reaps what is reparented to it while it waits. After SIGTERM it stays until nothing that was started by exec
 # runs in the pod, so that the program can save and tpux can read its last output: such processes have the container's
-# HOME, and the keeper's own children have none.
+# HOME, and the keeper's own children have none. The end of what the programs write goes to its own output, which Cloud
+# Logging keeps after the pod is gone.
 KEEPER = r"""
-home=$HOME dir=$HOME/.tpux-pod term= idle=0
+home=$HOME dir=$HOME/.tpux-pod term= idle=0 shown= at=0
 unset HOME
 umask 077
 mkdir -p "$dir" || exit 1
@@ -20,10 +21,23 @@ trap 'term=1
   echo "Kubernetes sent SIGTERM to the pod ${HOSTNAME:-} at $(date +%H:%M:%S)" >"$dir/new" &&
     mv -f "$dir/new" "$dir/notice"' TERM
 trap '' HUP INT
+show() {
+  last=
+  for output in "$home"/.tpux/runs/*/output; do
+    if [ -s "$output" ] && { [ -z "$last" ] || [ "$output" -nt "$last" ]; }; then last=$output; fi
+  done
+  [ "$last" ] || return
+  [ "$last" = "$shown" ] || { shown=$last; at=0; }
+  size=$(wc -c <"$last")
+  [ $((size - at)) -le 65536 ] && [ "$size" -ge "$at" ] || at=$((size > 65536 ? size - 65536 : 0))
+  [ "$size" -eq "$at" ] || tail -c "+$((at + 1))" "$last" | head -c $((size - at))
+  at=$size
+}
 echo "tpux: the pod waits for a job"
 while :; do
   sleep 0.5 &
   wait $!
+  show
   [ "$term" ] || continue
   if grep -lsxz "HOME=$home" /proc/[0-9]*/environ | grep -qvx "/proc/$$/environ"; then idle=0
   else idle=$((idle + 1))
