@@ -67,6 +67,11 @@ class Home:
         return self.path / "pods"
 
     @property
+    def kubernetes(self) -> Path:
+        """The directory with the certificates and the token of the Kubernetes API."""
+        return self.path / "kubernetes"
+
+    @property
     def kubeconfig(self) -> Path:
         """The kubeconfig of the Kubernetes API; the files that it names are beside it."""
         return self.path / "kubeconfig"

@@ -17,12 +17,13 @@ from typing import TextIO
 
 import portalocker
 import uvicorn
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
+from starlette.requests import Request
 from starlette.routing import Route
 
 from tpux import TpuxError
 from tpux_emulator.api.app import application
-from tpux_emulator.api.control import Control
+from tpux_emulator.api.control import PREFIX, Control, with_errors
 from tpux_emulator.api.exchanges import ExchangeLog
 from tpux_emulator.api.middleware import Connection
 from tpux_emulator.clock import Clock, rate_from_environment
@@ -38,6 +39,7 @@ from tpux_emulator.protojson import JsonObject
 from tpux_emulator.workers.address_only import AddressOnlyBackend
 from tpux_emulator.workers.addresses import AddressBlock, claim_block
 from tpux_emulator.workers.select_backend import find_ssh_port, kill_leftovers, select_backend
+from tpux_emulator.workers.worker_files import wipe
 
 log = logging.getLogger("tpux_emulator")
 HOST = "127.0.0.1"
@@ -52,7 +54,7 @@ class Options:
         workers: whether nodes have real workers.
         ssh_port: the workers' SSH port; None selects 22 if it can be bound, else 2222.
         scenario: a scenario to start with.
-        kubernetes: the port of the Kubernetes API on 127.0.0.1; 0 selects a free one, None means that there is no such API.
+        kubernetes: the port of the Kubernetes API on 127.0.0.1; 0 selects a free one, None means: no such API.
         tls: whether the Kubernetes API has TLS, with a CA of its own.
         pod_roots: whether its pods have a root file system each, where this machine permits it.
     """
@@ -215,7 +217,9 @@ async def _kubernetes(
 ) -> AsyncIterator[list[Route]]:
     """Serve the Kubernetes API, if it is wanted, and give the emulator's own routes for it."""
     if options.kubernetes is None:
-        yield []
+        yield [
+            Route(f"{PREFIX}/kubernetes{{rest:path}}", with_errors(_no_kubernetes), methods=["GET", "POST", "PATCH"])
+        ]
         return
     from tpux_emulator.kubernetes.service import KubernetesService  # WebSockets are needed only here
 
@@ -238,6 +242,13 @@ async def _kubernetes(
             await service.close()
 
 
+async def _no_kubernetes(_: Request) -> JsonValue:
+    raise TpuxError(
+        "this emulator has no Kubernetes API",
+        hint="`tpux emulator stop`, then `tpux emulator start --detach --kubernetes 0`",
+    )
+
+
 def _write_server_file(home: Home, info: JsonObject) -> None:
     """Write the server file atomically."""
     draft = home.server.with_suffix(".draft")
@@ -257,6 +268,8 @@ def delete_state(home: Home) -> None:
         kill_leftovers(home)
         for path in (*home.state_files, home.server, home.log, home.console, home.kubeconfig):
             path.unlink(missing_ok=True)
+        for directory in (home.pods, home.kubernetes):
+            wipe(directory)
 
 
 def kill_leftover_workers(home: Home) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tpux_emulator.cli import lifecycle, node_faults, request_faults
+from tpux_emulator.cli import cluster_faults, lifecycle, node_faults, request_faults
 
 app = typer.Typer(
     name="emulator",
@@ -14,5 +14,5 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for module in (lifecycle, node_faults, request_faults):
+for module in (lifecycle, node_faults, request_faults, cluster_faults):
     module.register(app)

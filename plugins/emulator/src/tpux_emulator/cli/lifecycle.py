@@ -118,6 +118,10 @@ def env(
     zone: Annotated[str, typer.Option(help="The default zone.")] = "us-central2-b",
     home: HomeOption = None,
 ) -> None:
-    """Print shell commands that make gcloud and tpux use it."""
+    """Print shell commands that make gcloud, kubectl and tpux use it."""
+    from tpux_emulator.client import find_running
+
     for key, value in client_at(home).environment(project=project, zone=zone).items():
         typer.echo(f"export {key}={shlex.quote(value)}")
+    if "kubernetes" in (find_running(directory := home_at(home)) or {}):
+        typer.echo(f"export KUBECONFIG={shlex.quote(str(directory.kubeconfig))}")

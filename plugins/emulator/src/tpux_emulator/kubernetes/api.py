@@ -35,8 +35,9 @@ from tpux_emulator.kubernetes.status import KubeError, invalid, not_found
 from tpux_emulator.protojson import JsonObject
 
 VERSION = {"major": "1", "minor": "34", "gitVersion": "v1.34.1-gke.3084001", "platform": "linux/amd64"}
-_VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "PUT": "update"}
+_VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_PROTOBUF = "application/vnd.kubernetes.protobuf"  # of kubectl, for what is built in
 _ALL_VERBS = ["create", "delete", "get", "list", "patch"]
 
 
@@ -166,6 +167,9 @@ class KubernetesApi(FaultMiddleware):
             return found
         verb = exchange.method.rpartition(".")[2]
         permit(self._cluster, verb, target)
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        if (verb == "patch" and kind not in _PATCHES) or kind == _PROTOBUF:
+            raise KubeError(415, f"the body of the request was in an unknown format: {kind}", "UnsupportedMediaType")
         body = exchange.body if isinstance(exchange.body, dict) else {}
         query = dict(parse_qsl(request.url.query))
         if target.sub == "log" and target.resource.model is Pod and verb == "get":
@@ -179,25 +183,16 @@ class KubernetesApi(FaultMiddleware):
             return self._create(target, body, query)
         if verb == "list":
             return self._list(target, query)
-        return self._on_object(request, verb, target, body, query)
+        return self._on_object(verb, target, body, query)
 
-    def _on_object(
-        self, request: Request, verb: str, target: Target, body: JsonObject, query: dict[str, str]
-    ) -> JsonObject:
+    def _on_object(self, verb: str, target: Target, body: JsonObject, query: dict[str, str]) -> JsonObject:
         if verb == "delete" and not target.name:
             raise KubeError(405, "the server does not allow this method on the requested resource")
         each = self._object(target)
         if verb == "delete":
             return self._delete(each, target, body, query)
         if verb == "patch":
-            kind = request.headers.get("content-type", "").partition(";")[0]
-            if kind not in _PATCHES:
-                raise KubeError(
-                    415, f"the body of the request was in an unknown format: {kind}", "UnsupportedMediaType"
-                )
             each = self._cluster.patch(each, body)
-        elif verb == "update":
-            each = self._cluster.patch(each, {"spec": None, **body})
         return self._shown(each, target)
 
     def _log(self, pod: Pod, query: dict[str, str]) -> str:
@@ -206,16 +201,17 @@ class KubernetesApi(FaultMiddleware):
         return "".join(lines[-int(tail) :] if tail.isdigit() and tail != "0" else lines)
 
     def _object(self, target: Target) -> KubeObject:
-        found = self._cluster.objects.get((target.resource.model, target.namespace, target.name))
+        found = self._cluster.lookup(target.resource.model, target.namespace, target.name)
         if found is None:
             raise not_found(target.full, target.name)
         return found
 
     def _create(self, target: Target, body: JsonObject, query: dict[str, str]) -> JsonObject:
         resource = target.resource
-        if (body.get("kind"), body.get("apiVersion")) != (resource.kind, resource.api_version(target.version)):
-            raise KubeError(400, f"the API version or kind in the data ({body.get('apiVersion')}, {body.get('kind')})"
-                            f" does not match the expected one ({resource.api_version(target.version)}, {resource.kind})")  # fmt: skip
+        wanted, got = (resource.kind, resource.api_version(target.version)), (body.get("kind"), body.get("apiVersion"))
+        built_in = not resource.group.endswith("x-k8s.io")
+        if got != wanted and not (built_in and got == (None, None)):
+            raise KubeError(400, f"the kind and API version in the data {got} do not match the expected ones {wanted}")
         metadata = body.get("metadata")
         metadata = {**metadata} if isinstance(metadata, dict) else {}
         if resource.namespaced:
@@ -223,10 +219,12 @@ class KubernetesApi(FaultMiddleware):
                 raise KubeError(
                     400, "the namespace of the provided object does not match the namespace sent on the request"
                 )
-            if ("", target.namespace) not in {("", each.name) for each in self._cluster.all(Namespace)}:
+            if self._cluster.lookup(Namespace, "", target.namespace) is None:
                 raise not_found("namespaces", target.namespace)
         name = str(metadata.get("name") or "")
-        given: JsonObject = {**body, "apiVersion": resource.api_version(), "metadata": metadata}
+        given: JsonObject = {
+            **body, "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata,
+        }  # fmt: skip
         given.pop("status", None)
         try:
             each = resource.model.model_validate(given)
@@ -283,8 +281,12 @@ class KubernetesApi(FaultMiddleware):
         wanted = options.get("preconditions")
         uid = wanted.get("uid") if isinstance(wanted, dict) else None
         if uid is not None and uid != each.uid:
-            raise KubeError(409, f'Operation cannot be fulfilled on {target.full} "{each.name}": the UID in the precondition'
-                            f" ({uid}) does not match the UID in record ({each.uid}). The object might have been deleted and then recreated")  # fmt: skip
+            raise KubeError(
+                409,
+                f'Operation cannot be fulfilled on {target.full} "{each.name}": the UID in the precondition ({uid})'
+                f" does not match the UID in record ({each.uid}). The object might have been deleted and then"
+                " recreated",
+            )
         grace = options.get("gracePeriodSeconds")
         foreground = options.get("propagationPolicy") == "Foreground"
         seconds = None if grace is None else int(str(grace))
@@ -339,9 +341,9 @@ def _rows(resource: Resource) -> list[JsonObject]:
                        "kind": kind, "verbs": verbs, "shortNames": [*resource.short]}  # fmt: skip
     if resource.model is not Pod:
         return [row]
-    subs = {"exec": ("PodExecOptions", ["create", "get"]), "log": ("Pod", ["get"])}
-    return [row, *({"name": f"pods/{sub}", "singularName": "", "namespaced": True, "kind": sub_kind, "verbs": [*sub_verbs]}
-                   for sub, (sub_kind, sub_verbs) in subs.items())]  # fmt: skip
+    pod: JsonObject = {"singularName": "", "namespaced": True}
+    execs: JsonObject = {"name": "pods/exec", "kind": "PodExecOptions", "verbs": ["create", "get"], **pod}
+    return [row, execs, {"name": "pods/log", "kind": "Pod", "verbs": ["get"], **pod}]
 
 
 def _matches(each: KubeObject, query: dict[str, str]) -> bool:
@@ -380,7 +382,7 @@ def _check(jobset: JobSet) -> None:
         if len(longest) > 63:
             raise KubeError(
                 422,
-                f"admission webhook denied the request: the pod names generated by this JobSet will be too long: {longest}",
+                f"admission webhook denied the request: the names of this JobSet's pods would be too long: {longest}",
             )
         if spec.pod_failure_policy and spec.template.spec.restart_policy != "Never":
             raise KubeError(

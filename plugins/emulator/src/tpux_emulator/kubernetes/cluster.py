@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import string
 import uuid
+from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
@@ -33,7 +34,6 @@ from tpux_emulator.kubernetes.status import KubeError, invalid, not_found
 from tpux_emulator.protojson import JsonObject
 
 Kind = TypeVar("Kind", bound=KubeObject)
-Key = tuple[type[KubeObject], str, str]
 _SUFFIX = string.digits + string.ascii_lowercase
 
 
@@ -106,7 +106,7 @@ class Cluster:
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud, self.settings = cloud, ClusterSettings()
-        self.objects: dict[Key, KubeObject] = {}
+        self._tables: defaultdict[type[KubeObject], dict[tuple[str, str], KubeObject]] = defaultdict(dict)
         self._by_uid: dict[str, KubeObject] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self.token = ""  # with TLS, what clients must have
@@ -158,9 +158,13 @@ class Cluster:
         """Return the objects of a model, in all namespaces or in one."""
         return [
             each
-            for each in self.objects.values()
+            for each in self._tables[model].values()
             if isinstance(each, model) and namespace in ("", each.metadata.namespace)
         ]
+
+    def lookup(self, model: type[KubeObject], namespace: str, name: str) -> KubeObject | None:
+        """Return an object; None if there is none."""
+        return self._tables[model].get((namespace, name))
 
     def get(self, model: type[Kind], namespace: str, name: str) -> Kind:
         """Return an object.
@@ -168,7 +172,7 @@ class Cluster:
         Raises:
             KubeError: there is none.
         """
-        found = self.objects.get((model, namespace, name))
+        found = self.lookup(model, namespace, name)
         if not isinstance(found, model):
             resource = BY_MODEL[model]
             raise not_found(f"{resource.plural}.{resource.group}".rstrip("."), name)
@@ -185,7 +189,7 @@ class Cluster:
             meta.name = meta.generate_name + random_suffix()
         if not meta.name:
             raise KubeError(422, f'{each.kind} "" is invalid: metadata.name: Required value: name is required')
-        if _key(each) in self.objects:
+        if self.lookup(type(each), meta.namespace or "", meta.name) is not None:
             resource = BY_MODEL[type(each)]
             plural = f"{resource.plural}.{resource.group}".rstrip(".")
             raise KubeError(409, f'{plural} "{meta.name}" already exists', "AlreadyExists")
@@ -200,14 +204,14 @@ class Cluster:
         meta.uid = meta.uid or str(uuid.uuid4())
         meta.creation_timestamp = meta.creation_timestamp or self.timestamp()
         meta.resource_version = str(self._version)
-        self.objects[_key(each)] = self._by_uid[meta.uid] = each
+        self._tables[type(each)][_key(each)] = self._by_uid[meta.uid] = each
         self._wake(meta.uid)
         return each
 
     def remove(self, each: KubeObject) -> None:
         """Remove an object."""
-        if self.objects.get(_key(each)) is each:
-            del self.objects[_key(each)]
+        if self.exists(each):
+            del self._tables[type(each)][_key(each)]
             self._by_uid.pop(each.uid, None)
             self._version += 1
             self._wake(each.uid)
@@ -239,7 +243,7 @@ class Cluster:
 
     def exists(self, each: KubeObject) -> bool:
         """Return whether this very object is in the cluster."""
-        return self.objects.get(_key(each)) is each
+        return self._tables[type(each)].get(_key(each)) is each
 
     def patch(self, each: Kind, change: JsonObject) -> Kind:
         """Apply a JSON merge patch to an object.
@@ -362,8 +366,8 @@ def owner(each: KubeObject) -> OwnerReference:
     )  # fmt: skip
 
 
-def _key(each: KubeObject) -> Key:
-    return (type(each), each.metadata.namespace or "", each.metadata.name)
+def _key(each: KubeObject) -> tuple[str, str]:
+    return each.metadata.namespace or "", each.metadata.name
 
 
 def _frozen(jobset: JobSet) -> JsonObject:

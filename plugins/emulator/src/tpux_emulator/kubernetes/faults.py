@@ -15,6 +15,10 @@ from tpux_emulator.kubernetes.nodes import Scheduler
 from tpux_emulator.kubernetes.objects import POOL, JobSet, KubeObject, Node, Pod, Taint
 
 Kind = TypeVar("Kind", bound=KubeObject)
+_EVICTIONS = {
+    "Preempted": "Preempted to accommodate a workload due to prioritization in the ClusterQueue",
+    "PodsReadyTimeout": "Exceeded the PodsReady timeout",
+}
 _SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
 
 
@@ -33,7 +37,7 @@ class PodFault(BaseModel):
 
 
 class WorkloadFault(BaseModel):
-    """Kueue evicts a JobSet's workload; with `Preempted` for one of a higher priority. It may return after `requeue`."""
+    """Kueue evicts a JobSet's workload, as for one of a higher priority. It may return after `requeue`."""
 
     model_config = ConfigDict(extra="forbid")
     fault: Literal["kueue-evict"]
@@ -75,8 +79,7 @@ class Faults:
         """
         if isinstance(fault, WorkloadFault):
             preempted = "InClusterQueue" if fault.reason == "Preempted" else ""
-            message = {"Preempted": "Preempted to accommodate a workload due to prioritization in the ClusterQueue",
-                       "PodsReadyTimeout": "Exceeded the PodsReady timeout"}.get(fault.reason, f"The workload is evicted: {fault.reason}")  # fmt: skip
+            message = _EVICTIONS.get(fault.reason, f"The workload is evicted: {fault.reason}")
             jobset = self._find(JobSet, fault.jobset)
             self._kueue.evict(jobset, fault.reason, message, preempted=preempted, requeue=fault.requeue)
             return {"jobset": jobset.name}
@@ -90,7 +93,7 @@ class Faults:
 
     def _end(self, fault: PodFault, pod: Pod) -> None:
         cluster, now = self._cluster, self._cluster.now
-        node = cluster.objects.get((Node, "", pod.spec.node_name or ""))
+        node = cluster.lookup(Node, "", pod.spec.node_name or "")
         if fault.fault == "oom":
             self._kubelet.end(pod, Fate(now, terminated="OOMKilled", silent=True))
         elif fault.fault == "evict":
@@ -137,6 +140,10 @@ class Faults:
         while (pod := self._cluster.find(Pod, uid)) is not None and not pod.ended and self._cluster.now < until:
             await self._cluster.wait(uid, until - self._cluster.now)
         await self._sleep(self._cluster.settings.retry)  # the node's object goes later than its pods
+        pool = {each.name for each in self._cluster.all(Node) if each.label(POOL) == node.label(POOL)}
+        for each in self._cluster.all(Pod):
+            if each.spec.node_name in pool and not each.ended and not each.deleting:
+                self._cluster.delete(each)  # the other hosts of the slice are drained
         self._scheduler.lose(node.label(POOL))
 
     async def _sleep(self, seconds: float) -> None:
@@ -146,6 +153,7 @@ class Faults:
 
     def _not_ready(self, node: Node, reason: str, message: str) -> None:
         self._cluster.set_condition(node.status.conditions, "Ready", False, reason, message)
+        node.spec.taints.append(Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule"))
         self._cluster.put(node)
 
     def _find(self, model: type[Kind], name: str) -> Kind:

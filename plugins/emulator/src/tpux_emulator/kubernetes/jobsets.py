@@ -22,8 +22,10 @@ from tpux_emulator.kubernetes.objects import (
     Pod,
     ReplicatedJob,
 )
+from tpux_emulator.protojson import JsonObject
 
 _BY = "jobset-controller"
+_JOB = "batch.kubernetes.io/job-name"
 Reason = Literal["BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy"]
 _PREFIX = "jobset.sigs.k8s.io"
 
@@ -64,22 +66,23 @@ class JobSetController:
             self._delete(*pods)
             if not pods:
                 self._cluster.remove(jobset)
-            return
-        if status.terminal_state:
+        elif status.terminal_state:
             self._delete(*(pod for pod in pods if not pod.ended))
-            return
-        if self._suspended(jobset, pods):
-            return
-        old = [pod for pod in pods if pod.label(RESTART) != str(status.restarts)]
-        self._delete(*old)
-        if old and jobset.spec.failure_policy.restart_strategy != "Recreate":
-            return
-        failures, done = [], True
+        elif not self._suspended(jobset, pods):
+            old = [pod for pod in pods if pod.label(RESTART) != str(status.restarts)]
+            self._delete(*old)
+            if not old or jobset.spec.failure_policy.restart_strategy == "Recreate":
+                self._run_jobs(jobset, [pod for pod in pods if pod not in old])
+            self._count(jobset)
+
+    def _run_jobs(self, jobset: JobSet, pods: list[Pod]) -> None:
+        """Advance the jobs of a JobSet, and end it or start it again if one has failed."""
+        failures, done = list[_Failure](), True
         for replicated in jobset.spec.replicated_jobs:
             for index in range(replicated.replicas):
                 name = f"{jobset.name}-{replicated.name}-{index}"
-                mine = [pod for pod in pods if pod not in old and pod.label("batch.kubernetes.io/job-name") == name]
-                reason, completed = self._job(jobset, replicated, index, name, mine)
+                mine = [pod for pod in pods if pod.label(_JOB) == name]
+                reason, completed = self._job(jobset, replicated, index, mine)
                 if reason:
                     failures.append(_Failure(name, replicated.name, reason))
                 done = done and completed
@@ -87,7 +90,6 @@ class JobSetController:
             self._fail(jobset, failures[0])
         elif done:
             self._finish(jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
-        self._count(jobset)
 
     def _suspended(self, jobset: JobSet, pods: list[Pod]) -> bool:
         conditions, suspend = jobset.status.conditions, jobset.spec.suspend
@@ -103,19 +105,20 @@ class JobSetController:
         return suspend or any(pod.deleting for pod in pods)
 
     def _job(
-        self, jobset: JobSet, replicated: ReplicatedJob, index: int, name: str, pods: list[Pod]
-    ) -> tuple[str, bool]:
+        self, jobset: JobSet, replicated: ReplicatedJob, index: int, pods: list[Pod]
+    ) -> tuple[Reason | None, bool]:
         """Make the missing pods of a job; return why it has failed, and whether it is complete."""
-        spec, key = replicated.template.spec, f"{jobset.uid}/{jobset.status.restarts}/{name}"
-        reason = ""
+        spec, key = replicated.template.spec, f"{jobset.uid}/{jobset.status.restarts}/{replicated.name}-{index}"
+        reason: Reason | None = None
         for pod in pods:
             lost = pod.deleting and pod.uid not in self._removed
             if (pod.status.phase == "Failed" or lost) and pod.uid not in self._counted:
                 self._counted.add(pod.uid)
                 self._failures[key] += 1
                 reason = reason or self._policy(replicated, pod)
-        reason = reason or ("BackoffLimitExceeded" if self._failures[key] > spec.backoff_limit else "")
-        if reason:
+        if reason is None and self._failures[key] > spec.backoff_limit:
+            reason = "BackoffLimitExceeded"
+        if reason is not None:
             self._failures[key] = spec.backoff_limit + 1
             return reason, False
         waits = spec.pod_replacement_policy == "Failed" or spec.pod_failure_policy is not None
@@ -126,9 +129,9 @@ class JobSetController:
         for number in range(spec.parallelism):
             if str(number) not in present:
                 self._cluster.create(self._pod(jobset, replicated, index, number))
-        return "", sum(pod.status.phase == "Succeeded" for pod in pods) >= spec.completions
+        return None, sum(pod.status.phase == "Succeeded" for pod in pods) >= spec.completions
 
-    def _policy(self, replicated: ReplicatedJob, pod: Pod) -> str:
+    def _policy(self, replicated: ReplicatedJob, pod: Pod) -> Reason | None:
         """Return `PodFailurePolicy` if a rule of the job lets it fail for this pod."""
         policy = replicated.template.spec.pod_failure_policy
         codes = [each.state.get("terminated") for each in pod.status.container_statuses]
@@ -140,8 +143,8 @@ class JobSetController:
                 inside = exits.get("operator") != "NotIn"
                 matches = any(code != 0 and (code in values) == inside for code in ends)
             if matches:
-                return "PodFailurePolicy" if rule.action == "FailJob" else ""
-        return ""
+                return "PodFailurePolicy" if rule.action == "FailJob" else None
+        return None
 
     def _fail(self, jobset: JobSet, failure: _Failure) -> None:
         """Apply the failure policy: fail the JobSet, or start it again."""
@@ -183,21 +186,21 @@ class JobSetController:
     def _count(self, jobset: JobSet) -> None:
         """Count the jobs of each kind in the status."""
         pods = [pod for pod in self._cluster.pods_of(jobset) if pod.label(RESTART) == str(jobset.status.restarts)]
-        rows = []
+        rows: list[JsonObject] = []
         for replicated in jobset.spec.replicated_jobs:
-            row = {"name": replicated.name, "ready": 0, "active": 0, "failed": 0, "succeeded": 0, "suspended": 0}
+            row = {"ready": 0, "active": 0, "failed": 0, "succeeded": 0, "suspended": 0}
             for index in range(replicated.replicas):
                 name = f"{jobset.name}-{replicated.name}-{index}"
-                mine = [pod for pod in pods if pod.label("batch.kubernetes.io/job-name") == name]
+                mine = [pod for pod in pods if pod.label(_JOB) == name]
                 good = sum(is_true(pod.status.conditions, "Ready") and not pod.deleting for pod in mine)
                 over = sum(pod.status.phase == "Succeeded" for pod in mine)
                 row["ready"] += good + over >= replicated.template.spec.parallelism
                 row["succeeded"] += over >= replicated.template.spec.completions
                 row["failed"] += any(pod.status.phase == "Failed" for pod in mine)
                 row["active"] += any(not pod.ended for pod in mine)
-            rows.append({**row})
+            rows.append({"name": replicated.name, **row})
         if rows != jobset.status.replicated_jobs_status:
-            jobset.status.replicated_jobs_status = [dict(row) for row in rows]
+            jobset.status.replicated_jobs_status = rows
             self._cluster.put(jobset)
 
     def _delete(self, *pods: Pod) -> None:
@@ -215,7 +218,7 @@ class JobSetController:
             f"{_PREFIX}/replicatedjob-replicas": str(replicated.replicas), JOB_INDEX: str(index),
             RESTART: str(jobset.status.restarts), f"{_PREFIX}/job-global-index": str(index),
         }  # fmt: skip
-        batch = {"batch.kubernetes.io/job-name": job, "job-name": job, POD_INDEX: str(number)}
+        batch = {_JOB: job, "job-name": job, POD_INDEX: str(number)}
         given = {**(replicated.template.metadata.labels or {}), **(template.metadata.labels or {})}
         noted = {**(replicated.template.metadata.annotations or {}), **(template.metadata.annotations or {})}
         if (key := (jobset.metadata.annotations or {}).get(EXCLUSIVE)) is not None:

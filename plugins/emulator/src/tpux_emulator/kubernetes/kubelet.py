@@ -201,7 +201,9 @@ class Kubelet:
     def _hosts(self, pod: Pod) -> str:
         """Return /etc/hosts with the pods of the same subdomain, as the cluster's DNS has them."""
         lines = ["127.0.0.1 localhost"]
-        for each in self._cluster.all(Pod, pod.metadata.namespace or ""):
-            if each.status.pod_ip and each.spec.subdomain == pod.spec.subdomain and each.spec.hostname:
-                lines.append(f"{each.status.pod_ip} {each.spec.hostname}.{each.spec.subdomain} {each.spec.hostname}")
+        lines += [
+            f"{each.status.pod_ip} {each.spec.hostname}.{each.spec.subdomain} {each.spec.hostname}"
+            for each in self._cluster.all(Pod, pod.metadata.namespace or "")
+            if each.status.pod_ip and each.spec.subdomain == pod.spec.subdomain and each.spec.hostname
+        ]
         return "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from tpux_emulator.kubernetes.objects import (
     WorkloadPriorityClass,
     WorkloadSpec,
 )
+from tpux_emulator.protojson import JsonObject
 
 _BY = "kueue-admission"
 _QUEUE, _FLAVOR = "cluster-queue", "tpu"
@@ -45,9 +46,7 @@ class Kueue:
             if jobset.label(QUEUE_LABEL) and not jobset.deleting:
                 self._follow(jobset)
         waiting = [w for w in cluster.all(Workload) if w.spec.active and not self._over(w) and not _admitted(w)]
-        waiting.sort(
-            key=lambda w: (-w.spec.priority, w.metadata.creation_timestamp or "", int(w.metadata.resource_version or 0))
-        )
+        waiting.sort(key=lambda w: -w.spec.priority)  # of one priority: the oldest first, as they are
         due = []
         for workload in waiting:
             moment = self._due.setdefault(workload.uid, cluster.now + cluster.settings.admission)
@@ -103,10 +102,11 @@ class Kueue:
         digest = hashlib.sha1(f"{jobset.name}{jobset.uid}JobSet".encode(), usedforsecurity=False).hexdigest()[:5]
         priority = jobset.label(PRIORITY_LABEL)
         classes = {each.name: each.value for each in self._cluster.all(WorkloadPriorityClass)}
+        reference: JsonObject = {"group": KUEUE_GROUP, "kind": "WorkloadPriorityClass", "name": priority}
         spec = WorkloadSpec(
             queue_name=jobset.label(QUEUE_LABEL),
             priority=classes.get(priority, 0),
-            priority_class_ref={"group": KUEUE_GROUP, "kind": "WorkloadPriorityClass", "name": priority} if priority else None,
+            priority_class_ref=reference if priority else None,
             pod_sets=[
                 {"name": each.name, "count": each.replicas * each.template.spec.parallelism,
                  "template": each.template.spec.template.model_dump(mode="json", by_alias=True, exclude_none=True)}
@@ -118,76 +118,57 @@ class Kueue:
         )
         workload.metadata.labels = {f"{KUEUE_GROUP}/job-uid": jobset.uid}
         workload.metadata.owner_references = [owner(jobset)]
-        self._cluster.event(
-            jobset,
-            "CreatedWorkload",
-            f"Created Workload: {jobset.metadata.namespace}/{workload.name}",
-            by="jobset-kueue-controller",
-        )
+        message = f"Created Workload: {jobset.metadata.namespace}/{workload.name}"
+        self._cluster.event(jobset, "CreatedWorkload", message, by="jobset-kueue-controller")
         return self._cluster.create(workload)
 
     def _admit(self, workload: Workload) -> None:
         """Give a workload its quota, if need be after preempting others; or say why it waits."""
-        cluster = self._cluster
-        jobset = cluster.find(JobSet, self._owner(workload))
+        cluster, jobset = self._cluster, self._cluster.find(JobSet, self._owner(workload))
         if jobset is None:
             return
-        queue = next(
-            (
-                q
-                for q in cluster.all(LocalQueue, workload.metadata.namespace or "")
-                if q.name == workload.spec.queue_name
-            ),
-            None,
-        )
-        if queue is None:
-            self._wait(workload, "Inadmissible", f"LocalQueue {workload.spec.queue_name} doesn't exist")
-            return
-        if cluster.settings.queue_stopped:
-            self._wait(workload, "Inadmissible", f"LocalQueue {queue.name} is stopped")
-            return
-        asked, holders = jobset.spec.chips, self._holders()
-        used = sum(each.spec.chips for each, _ in holders)
-        quota = cluster.settings.quota
-        if asked > quota:
-            self._wait(workload, "Pending", f"couldn't assign flavors to pod set {jobset.spec.replicated_jobs[0].name}:"
-                       f" insufficient quota for {CHIPS} in flavor {_FLAVOR}, request > maximum capacity ({asked} > {quota})")  # fmt: skip
-            return
-        if used + asked > quota:
-            lower = [(j, w) for j, w in holders if w.spec.priority < workload.spec.priority]
-            lower.sort(key=lambda pair: pair[1].spec.priority)
-            free = quota - used
-            chosen = []
-            while lower and free < asked:
-                victim = lower.pop(0)
-                chosen.append(victim[0])
-                free += victim[0].spec.chips
-            message = (f"couldn't assign flavors to pod set {jobset.spec.replicated_jobs[0].name}: insufficient unused"
-                       f" quota for {CHIPS} in flavor {_FLAVOR}, {asked - (quota - used)} more needed")  # fmt: skip
-            if free < asked:
-                self._wait(workload, "Pending", message)
-                return
-            for victim_jobset in chosen:
-                why = (f"Preempted to accommodate a workload (UID: {workload.uid}, JobUID: {jobset.uid}) due to"
-                       " prioritization in the ClusterQueue")  # fmt: skip
-                self.evict(victim_jobset, "Preempted", why, preempted="InClusterQueue")
-        if any(j.spec.suspend and cluster.pods_of(j) for j in cluster.all(JobSet) if j.uid != jobset.uid):
-            self._wait(workload, "Pending", f"{self._shortage(jobset)}. Pending the preemption of 1 workload(s)")
+        if (why := self._obstacle(workload, jobset)) is not None:
+            self._wait(workload, *why)
             return
         conditions, message = workload.status.conditions, f"Quota reserved in ClusterQueue {_QUEUE}"
         cluster.set_condition(conditions, "QuotaReserved", True, "QuotaReserved", message)
         cluster.set_condition(conditions, "Admitted", True, "Admitted", "The workload is admitted")
         for kind in ("Evicted", "Preempted"):
             if is_true(conditions, kind):
-                cluster.set_condition(conditions, kind, False, "QuotaReserved", "Previously: evicted")
+                cluster.set_condition(conditions, kind, False, "QuotaReserved", f"Previously: {kind}")
         workload.status.admission = {"clusterQueue": _QUEUE, "podSetAssignments": []}
         cluster.event(workload, "Admitted", f"Admitted by ClusterQueue {_QUEUE}", by=_BY)
         cluster.put(workload)
         self._suspend(jobset, suspend=False)
 
-    def _shortage(self, jobset: JobSet) -> str:
-        return (f"couldn't assign flavors to pod set {jobset.spec.replicated_jobs[0].name}: insufficient unused quota for"
-                f" {CHIPS} in flavor {_FLAVOR}")  # fmt: skip
+    def _obstacle(self, workload: Workload, jobset: JobSet) -> tuple[str, str] | None:
+        """Return why a workload cannot be admitted now, as reason and message; preempt others if that helps."""
+        cluster, queue, holders = self._cluster, workload.spec.queue_name, self._holders()
+        if queue not in {each.name for each in cluster.all(LocalQueue, workload.metadata.namespace or "")}:
+            return "Inadmissible", f"LocalQueue {queue} doesn't exist"
+        if cluster.settings.queue_stopped:
+            return "Inadmissible", f"LocalQueue {queue} is stopped"
+        asked, quota = jobset.spec.chips, cluster.settings.quota
+        free = quota - sum(each.spec.chips for each, _ in holders)
+        about = f"couldn't assign flavors to pod set {jobset.spec.replicated_jobs[0].name}: insufficient"
+        if asked > quota:
+            sizes = f"request > maximum capacity ({asked} > {quota})"
+            return "Pending", f"{about} quota for {CHIPS} in flavor {_FLAVOR}, {sizes}"
+        more = f"{about} unused quota for {CHIPS} in flavor {_FLAVOR}, {max(0, asked - free)} more needed"
+        victims = list[JobSet]()
+        for victim, its in sorted(holders, key=lambda pair: pair[1].spec.priority):
+            if free < asked and its.spec.priority < workload.spec.priority:
+                victims.append(victim)
+                free += victim.spec.chips
+        if free < asked:
+            return "Pending", more
+        message = f"Preempted to accommodate a workload (UID: {workload.uid}, JobUID: {jobset.uid}) due to"
+        for victim in victims:
+            self.evict(victim, "Preempted", f"{message} prioritization in the ClusterQueue", preempted="InClusterQueue")
+        leaving = [each for each in cluster.all(JobSet) if each.spec.suspend and cluster.pods_of(each)]
+        if leaving:
+            return "Pending", f"{more}. Pending the preemption of {len(leaving)} workload(s)"
+        return None
 
     def _wait(self, workload: Workload, reason: str, message: str) -> None:
         if self._cluster.set_condition(workload.status.conditions, "QuotaReserved", False, reason, message):

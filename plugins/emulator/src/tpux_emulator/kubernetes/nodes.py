@@ -22,6 +22,14 @@ from tpux_emulator.kubernetes.objects import (
     Taint,
 )
 
+_FAMILIES = {
+    "tpu-v4-podslice": ("v4", 2),
+    "tpu-v5p-slice": ("v5p", 2),
+    "tpu7x": ("tpu7x", 2),
+    "tpu-v5-lite-podslice": ("v5litepod", 1),
+    "tpu-v6e-slice": ("v6e", 1),
+}
+"""The family in TPU_ACCELERATOR_TYPE, and the cores of a chip, by the accelerator's label."""
 _SCHEDULER, _SCALER = "default-scheduler", "cluster-autoscaler"
 
 
@@ -35,8 +43,8 @@ class Pool:
         size: how many nodes it has.
         chips: chips of each node.
         due: when its nodes are there, in emulated Unix seconds.
-        fixed: whether it is one of the settings, which comes back when its nodes are gone.
-        nodes: the names of its nodes.
+        key: the slice that it was created for; empty for one of the settings.
+        nodes: the names of its nodes; empty until they are there.
     """
 
     name: str
@@ -44,7 +52,7 @@ class Pool:
     size: int
     chips: int
     due: float
-    fixed: bool = False
+    key: str = ""
     nodes: list[str] = field(default_factory=list)
 
 
@@ -82,7 +90,7 @@ class Scheduler:
                 self._cluster.remove(node)
         if pool is not None:
             pool.nodes, pool.due = [], self._cluster.now + self._cluster.settings.retry
-            if not pool.fixed:
+            if pool.key:
                 del self._pools[pool_name]
 
     def _update_pools(self) -> None:
@@ -90,13 +98,13 @@ class Scheduler:
         wanted = {each.name: each for each in cluster.settings.node_pools or []}
         for name, each in wanted.items():
             if name not in self._pools:
-                self._pools[name] = Pool(name, each.labels, each.nodes, each.chips, now, fixed=True)
+                self._pools[name] = Pool(name, each.labels, each.nodes, each.chips, now)
         for name, pool in list(self._pools.items()):
-            if pool.fixed and name not in wanted and not self._used(pool):
+            if not pool.key and name not in wanted and not self._used(pool):
                 self.lose(name)
                 self._pools.pop(name)
             elif not pool.nodes and pool.due <= now:
-                if pool.fixed and cluster.cloud.consume_rule(Effect.STOCKOUT) is not None:
+                if not pool.key and cluster.cloud.consume_rule(Effect.STOCKOUT) is not None:
                     pool.due = now + cluster.settings.retry
                     continue
                 pool.nodes = [f"gke-{name}-{random_suffix()}" for _ in range(pool.size)]
@@ -165,15 +173,14 @@ class Scheduler:
         """Create a node pool for a slice; return when to look again."""
         cluster, now, pod = self._cluster, self._cluster.now, pods[0]
         selector = {name: value for name, value in pod.spec.node_selector.items() if name != POOL}
-        coming = next((p for p in self._pools.values() if p.name == self._name(key)), None)
-        if coming is not None:
-            return None
+        if any(pool.key == key and not pool.nodes for pool in self._pools.values()):
+            return None  # it is coming
         for each in pods:
             self._refuse(each, "0 node(s) match Pod's node affinity/selector")
         if cluster.settings.node_pools is not None and pod.chips:
             for each in pods:
-                cluster.event(each, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match Pod's node"
-                              " affinity/selector", by=_SCALER)  # fmt: skip
+                cluster.event(each, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match"
+                              " Pod's node affinity/selector", by=_SCALER)  # fmt: skip
             return now + cluster.settings.retry
         if (moment := self._retry.get(key, 0.0)) > now:
             return moment
@@ -186,8 +193,8 @@ class Scheduler:
             return self._retry[key]
         self._retry.pop(key, None)
         size = hosts(selector.get(TOPOLOGY, ""), pod.chips) or len(pods)
-        name = self._name(key)
-        self._pools[name] = Pool(name, selector, size, pod.chips, now + cluster.settings.scale_up)
+        name = f"nap-{random_suffix()}" if pod.chips else "default-pool"
+        self._pools[name] = Pool(name, selector, size, pod.chips, now + cluster.settings.scale_up, key)
         for each in pods:
             cluster.event(
                 each, "TriggeredScaleUp", f"pod triggered scale-up: [{{{name} 0->{size} (max: {size})}}]", by=_SCALER
@@ -207,9 +214,6 @@ class Scheduler:
     def _used(self, pool: Pool) -> bool:
         return bool(self._taken() & set(pool.nodes))
 
-    def _name(self, key: str) -> str:
-        return "nap-" + key.replace("/", "-")[-14:] if key != "any" else "default-pool"
-
 
 def hosts(topology: str, chips_per_host: int) -> int:
     """Return how many hosts a topology has; 0 if it is none."""
@@ -225,14 +229,14 @@ def accelerator_environment(pod: Pod) -> dict[str, str]:
     if not pod.chips or not topology:
         return {}
     kind = pod.spec.node_selector.get(ACCELERATOR, "")
-    family, cores = {"tpu-v4-podslice": ("v4", 2), "tpu-v5p-slice": ("v5p", 2), "tpu7x": ("tpu7x", 2),
-                     "tpu-v5-lite-podslice": ("v5litepod", 1), "tpu-v6e-slice": ("v6e", 1)}.get(kind, (kind, 1))  # fmt: skip
+    family, cores = _FAMILIES.get(kind, (kind, 1))
     count = hosts(topology, pod.chips) * pod.chips * cores
     ports = ",".join(str(8431 + index) for index in range(pod.chips))
     single = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"} if hosts(topology, pod.chips) == 1 else {}
     return {
         "TPU_ACCELERATOR_TYPE": f"{family}-{count}", "TPU_TOPOLOGY": topology, "TPU_SKIP_MDS_QUERY": "true",
-        "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1" if pod.chips == 1 else "2,2,1", "TPU_RUNTIME_METRICS_PORTS": ports, **single,
+        "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1" if pod.chips == 1 else "2,2,1", "TPU_RUNTIME_METRICS_PORTS": ports,
+        **single,
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from tpux_emulator.protojson import JsonObject
@@ -117,11 +117,22 @@ class EnvVar(Open):
     value: str | None = None
 
 
+# The API server answers with strings, whatever it was sent.
+Quantity = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]
+
+
 class Resources(Open):
     """What a container needs."""
 
-    limits: dict[str, str | int] = {}
-    requests: dict[str, str | int] = {}
+    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = {}
+
+
+class VolumeMount(Open):
+    """Where a container sees a volume; with a root file system of its own it is an empty directory."""
+
+    name: str
+    mount_path: str
 
 
 class Container(Open):
@@ -133,6 +144,7 @@ class Container(Open):
     args: list[str] = []
     env: list[EnvVar] = []
     resources: Resources = Resources()
+    volume_mounts: list[VolumeMount] = []
 
 
 class Toleration(Open):

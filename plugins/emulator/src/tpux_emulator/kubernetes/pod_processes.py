@@ -105,8 +105,16 @@ class PodProcesses:
         environment, where = running.environment, None
         if running.own_root:
             init = str(processes.first_child(running.process.pid) or 0)
-            inside = ["nsenter", "--target", init, "--mount", "--uts", "--pid", "--root", "--wd=/"]
-            command = [*inside, "env", "-i", *(f"{key}={value}" for key, value in environment.items()), *command]
+            inside = ["nsenter", "--target", init, "--mount", "--uts", "--pid", "--root"]
+            command = [
+                *inside,
+                "env",
+                "-i",
+                "-C",
+                "/",
+                *(f"{key}={value}" for key, value in environment.items()),
+                *command,
+            ]
         else:
             where = Path(environment["HOME"])
         return await asyncio.create_subprocess_exec(
@@ -161,6 +169,9 @@ class PodProcesses:
             part.mkdir(parents=True, exist_ok=True)
         for name, mode in _EMPTY.items() if new else ():
             worker_files.opaque(upper / name, mode)
+        for mount in pod.spec.containers[0].volume_mounts:
+            if new and not mount.mount_path.startswith(("/dev", "/proc", "/sys")):
+                worker_files.opaque(upper / mount.mount_path.strip("/"), 0o777)
         upper.chmod(0o755)
         (upper / "run/started").unlink(missing_ok=True)
         worker_files.write(upper / "etc/hosts", hosts)

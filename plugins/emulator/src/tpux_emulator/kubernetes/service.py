@@ -35,7 +35,7 @@ from tpux_emulator.kubernetes.objects import JobSet, Pod, Workload
 from tpux_emulator.kubernetes.pod_processes import PodProcesses
 from tpux_emulator.paths import Home
 
-_VERBS = ["GET", "POST", "PATCH", "PUT", "DELETE"]
+_VERBS = ["GET", "POST", "PATCH", "DELETE"]
 _EXEC = "/api/v1/namespaces/{namespace}/pods/{name}/exec"
 _FAULT: TypeAdapter[KubernetesFault] = TypeAdapter(KubernetesFault)
 
@@ -71,7 +71,7 @@ class KubernetesService:
 
     def config(self, url: str) -> Config:
         """Return the configuration of the HTTP server, and write the kubeconfig."""
-        directory = self._home.path / "kubernetes"
+        directory = self._home.kubernetes
         directory.mkdir(mode=0o700, exist_ok=True)
         files = make_certificates(directory) if self._tls else None
         self._write_kubeconfig(url, files.authority if files else None)
@@ -145,7 +145,7 @@ class KubernetesService:
 
     def _token(self, *, new: bool) -> str:
         """Return the token of the kubeconfig's token file; make one if there is none, or a new one is wanted."""
-        path = self._home.path / "kubernetes" / "token"
+        path = self._home.kubernetes / "token"
         if new or not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
             _write(path, secrets.token_urlsafe(24))
@@ -155,7 +155,7 @@ class KubernetesService:
         cluster: dict[str, JsonValue] = {"server": url}
         if authority is not None:
             cluster["certificate-authority-data"] = base64.b64encode(authority.read_bytes()).decode()
-        user: JsonValue = {"tokenFile": str(self._home.path / "kubernetes" / "token")} if self._tls else {}
+        user: JsonValue = {"tokenFile": str(self._home.kubernetes / "token")} if self._tls else {}
         content: JsonValue = {
             "apiVersion": "v1", "kind": "Config", "current-context": "emulated", "preferences": {},
             "clusters": [{"name": "emulated", "cluster": cluster}],

@@ -35,7 +35,13 @@ class KubeError(Exception):
 
     def body(self) -> JsonObject:
         """Return the Status."""
-        status: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message}
+        status: JsonObject = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+        }
         details: JsonObject = {"details": {"retryAfterSeconds": 1}} if self.code == 429 else {}
         return {**status, "reason": self.reason, **details, "code": self.code}
 
