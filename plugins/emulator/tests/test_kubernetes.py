@@ -206,6 +206,17 @@ def test_kueue_queues_preempts_and_admits_again(api: Api) -> None:
     assert api.pods("same") == []
 
 
+def test_kueue_takes_the_highest_priority_first(api: Api) -> None:
+    api.cloud.change_kubernetes(quota=8)
+    for name, priority in (("first", "high"), ("low", "low"), ("high", "high")):
+        labels = {"kueue.x-k8s.io/queue-name": "tpu-queue", "kueue.x-k8s.io/priority-class": priority}
+        api.create(jobset(name, labels=labels))
+        until(lambda name=name: condition(api.workload(name), "QuotaReserved"))
+    api.delete("first")
+    api.running("high", 2)
+    assert condition(api.workload("low"), "Evicted") == ""  # it was not admitted and then preempted
+
+
 @pytest.mark.parametrize(
     ("settings", "queue", "words"),
     [

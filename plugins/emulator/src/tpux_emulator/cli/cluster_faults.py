@@ -32,7 +32,7 @@ def pod(
     ] = None,
     home: HomeOption = None,
 ) -> None:
-    """Let something happen to a pod of the Kubernetes API, or to its node.
+    """Inject a fault into a Kubernetes pod or its node.
 
     preempt: the spot node goes, with 15 s of notice. maintenance: the node is tainted, and goes after --notice.
     host-error: it goes without SIGTERM. evict: the kubelet evicts the pod. oom: its container is killed for its memory.
@@ -52,12 +52,18 @@ def kueue_evict(
     requeue: Annotated[str, typer.Option(help="After which time it may be admitted again.")] = "0s",
     home: HomeOption = None,
 ) -> None:
-    """Let Kueue evict the workload of a JobSet: it is suspended, and waits again."""
+    """Let Kueue evict a JobSet.
+
+    It is suspended, and waits again.
+    """
     client_at(home).kubernetes_fault("kueue-evict", jobset=jobset, reason=reason, requeue=optional_duration(requeue))
 
 
 def expire_token(home: HomeOption = None) -> None:
-    """Let the token of the Kubernetes API expire; the token file of the kubeconfig has a new one."""
+    """Let the token of the Kubernetes API expire.
+
+    The token file of the kubeconfig has a new one.
+    """
     client_at(home).kubernetes_fault("expire-token")
 
 
@@ -65,7 +71,10 @@ def cluster(
     settings: Annotated[list[str], typer.Argument(help="NAME=VALUE ..., values as JSON or plain words.")],
     home: HomeOption = None,
 ) -> None:
-    """Change settings of the Kubernetes API: node_pools, images, denied, queue, quota, queue_stopped and so on."""
+    """Change settings of the Kubernetes API.
+
+    They are node_pools, images, denied, queue, quota, queue_stopped and so on.
+    """
     change = {}
     for each in settings:
         key, found, value = each.partition("=")

@@ -118,7 +118,7 @@ def env(
     zone: Annotated[str, typer.Option(help="The default zone.")] = "us-central2-b",
     home: HomeOption = None,
 ) -> None:
-    """Print shell commands that make gcloud, kubectl and tpux use it."""
+    """Print shell commands that make clients use it."""
     from tpux_emulator.client import find_running
 
     for key, value in client_at(home).environment(project=project, zone=zone).items():
