@@ -1,0 +1,308 @@
+"""Allocator `gke`: a JobSet holds the pods, found again by its name and the labels of its owner."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
+
+from tpux import (
+    Allocation,
+    Denied,
+    Failure,
+    JsonValue,
+    MachineStatus,
+    Orphan,
+    ProvisionRequest,
+    Ready,
+    Released,
+    Waiting,
+    Worker,
+    hookimpl,
+)
+from tpux_gke import reasons
+from tpux_gke.client import FOREVER_REFUSED, JOBSETS, ApiError, Client, client_of
+from tpux_gke.manifest import is_ours, jobset, jobset_name, node_selector, selector
+from tpux_gke.objects import (
+    POOL,
+    Object,
+    condition,
+    is_being_deleted,
+    is_true,
+    name_of,
+    part,
+    parts,
+    position,
+    text,
+    uid_of,
+    words,
+)
+from tpux_gke.scripts import NOTICE
+from tpux_gke.section import GkeTpuSection, section_of
+
+POLL = 10.0
+"""Seconds between two looks at machines that are ready."""
+_SOON, _LATER = 1.0, 10.0
+_START_TRIES = 3
+"""How often a node has tried to start a container until it counts as impossible."""
+_ABSENT_LOOKS = 2
+"""How often a JobSet must be missing, if the answer to a request for it was lost: it may still be on its way."""
+_FAULT = "gke-fault.json"
+"""In the job's directory: that the program has ended its own pod. New pods would end in the same way."""
+_TAINT = "cloud.google.com/impending-node-termination"
+_log = logging.getLogger(__name__)
+FailureKind = Literal["config", "auth", "out-of-memory", "program"]
+
+
+@hookimpl
+def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
+    """Create the JobSet unless there is one, and wait until all of its pods are ready."""
+    tpu = section_of(request.tpu)
+    if (fault := request.directory / _FAULT).exists():
+        found = cast("dict[str, str]", json.loads(fault.read_text(encoding="utf-8")))
+        fault.unlink()
+        kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
+        return _denied(kind, found["evidence"], found["hint"])
+    try:
+        client = client_of(request.resolved)
+        existing = client.jobset(jobset_name(request))
+        if existing is None:
+            return _create(client, request, tpu)
+        if not is_ours(existing, request):
+            hint = "choose another name with tpu.name; tpux does not touch what is not the job's"
+            return _denied("config", f"JobSet {name_of(existing)} exists, and is not of this job", hint)
+        if is_being_deleted(existing):
+            return Waiting(f"JobSet {name_of(existing)} is being deleted", _SOON)
+        if is_true(existing, "Failed") or is_true(existing, "Completed"):
+            return _replace(client, existing)
+        return _started(client, request, tpu, existing)
+    except ApiError as error:
+        return _refused(error)
+
+
+def _create(client: Client, request: ProvisionRequest, tpu: GkeTpuSection) -> Waiting | Denied:
+    if client.pods(selector(request)):
+        return Waiting("pods of the JobSet before are being deleted", _SOON)
+    try:
+        made = client.request("POST", client.namespaced(JOBSETS, "jobsets"), body=jobset(request, tpu))
+    except ApiError as error:
+        if error.status == 409:  # the next step sees whose it is
+            return Waiting(error.message, _SOON)
+        return _refused(error)
+    return Waiting(f"JobSet {name_of(made)} is created", 0.3, {"uid": uid_of(made)})
+
+
+def _replace(client: Client, existing: Object) -> Waiting:
+    """Delete a JobSet that has ended before its pods were ready; the next steps create another one."""
+    name = name_of(existing)
+    ended = next((words(one) for kind in ("Failed", "Completed") if (one := condition(existing, kind))), "")
+    _delete(client, existing)
+    return Waiting(f"JobSet {name} has ended ({ended}): it is created again", _LATER)
+
+
+def _started(
+    client: Client, request: ProvisionRequest, tpu: GkeTpuSection, existing: Object
+) -> Ready | Waiting | Denied:
+    state: Mapping[str, JsonValue] = {"uid": uid_of(existing)}
+    if tpu.queue and (why := reasons.why_queued(reasons.workload_of(client, existing), tpu.queue)):
+        return Waiting(why, 2.0, state)
+    if part(existing, "spec").get("suspend") is True:
+        return Waiting(f"JobSet {name_of(existing)} is suspended", 2.0, state)
+    hosts = tpu.slice().hosts
+    expected = tpu.node_count * hosts
+    pods = sorted((pod for pod in client.pods(selector(request)) if not reasons.is_lost(pod)), key=position)
+    positions = [position(pod) for pod in pods]
+    wanted = [(index, host) for index in range(tpu.node_count) for host in range(hosts)]
+    if positions != wanted or not all(is_true(pod, "Ready") for pod in pods):
+        if why := reasons.cannot_start(client, pods, _START_TRIES):
+            return _denied("config", why, "check tpu.image, and that the nodes may pull it")
+        return Waiting(f"JobSet {name_of(existing)}: {reasons.why_not_ready(pods, expected)}", 1.0, state)
+    if why := _misplaced(pods):
+        return Waiting(f"JobSet {name_of(existing)}: {why}", 2.0, state)
+    workers = tuple(
+        Worker(
+            index,
+            slice=position(pod)[0],
+            address=name_of(pod),
+            internal_ip=text(pod, "status", "podIP"),
+            details={"pod": name_of(pod), "uid": uid_of(pod), "node": text(pod, "spec", "nodeName")},
+        )
+        for index, pod in enumerate(pods)
+    )
+    saved: dict[str, JsonValue] = {
+        "uid": uid_of(existing),
+        "pods": [[uid_of(pod), name_of(pod), text(pod, "spec", "nodeName"), position(pod)[0]] for pod in pods],
+        "nodes": _node_labels(tpu, pods),
+    }
+    allocation = Allocation(
+        name_of(existing),
+        "gke",
+        workers,
+        slices=tpu.node_count,
+        storage=tpu.storage or "",
+        zone=client.cluster.context or client.cluster.namespace,
+        notice=NOTICE,
+        accelerator=tpu.accelerator or "",
+        pricing=tpu.pricing,
+    )
+    return Ready(allocation, saved)
+
+
+def _node_labels(tpu: GkeTpuSection, pods: Sequence[Object]) -> str:
+    """Return the labels of the pods' nodes: their pools where each slice says its own, else those of the config."""
+    pools = {position(pod)[0]: pool for pod in pods if (pool := text(pod, "spec", "nodeSelector", POOL))}
+    if len(pools) == tpu.node_count:
+        return f"{POOL} in ({','.join(sorted(pools.values()))})"
+    return ",".join(f"{name}={value}" for name, value in node_selector(tpu).items())
+
+
+def _misplaced(pods: Sequence[Object]) -> str:
+    """Return why the pods of a slice are not on the nodes of one pool, as far as they say their pools."""
+    pools: dict[int, set[str]] = {}
+    for pod in pods:
+        if pool := text(pod, "spec", "nodeSelector", POOL):
+            pools.setdefault(position(pod)[0], set()).add(pool)
+    for number, found in pools.items():
+        if len(found) > 1:
+            return f"slice {number} is spread over {', '.join(sorted(found))}"
+    return ""
+
+
+@hookimpl
+def inspect(request: ProvisionRequest) -> MachineStatus:
+    """Report what has become of the pods, in the words of Kubernetes."""
+    saved = request.saved_state
+    known = [[str(item) for item in one] for one in cast("list[list[JsonValue]]", saved.get("pods") or [])]
+    if not known:
+        return MachineStatus("gone", evidence="no JobSet was created")
+    try:
+        client = client_of(request.resolved)
+        now = {uid_of(pod): pod for pod in client.pods(selector(request))}
+        lost = [one for one in known if reasons.is_lost(now.get(one[0]))]
+        if not lost:
+            return _of_nodes(client, known, str(saved.get("nodes") or ""))
+        found = client.jobset(jobset_name(request))
+        confirmed = any(one[0] not in now for one in lost)
+        slices = sorted({int(one[3]) for one in lost})
+        if found is None or uid_of(found) != saved.get("uid"):
+            other = "does not exist" if found is None else "is another one now"
+            return MachineStatus("gone", f"JobSet {jobset_name(request)} {other}", POLL, confirmed=confirmed)
+        if part(found, "spec").get("suspend") is True:
+            workload = reasons.workload_of(client, found) if section_of(request.tpu).queue else None
+            why = reasons.why_evicted(workload) or words(condition(found, "Suspended")) or "spec.suspend is true"
+            return MachineStatus("preempted", f"JobSet {name_of(found)} is suspended: {why}", POLL, confirmed=confirmed)
+        _note_own_fault(request, [pod for one in lost if (pod := now.get(one[0])) is not None])
+        uid, name, node, _ = next((one for one in lost if one[0] in now), lost[0])
+        why = reasons.why_lost(client, now.get(uid), name, node)
+        return MachineStatus("preempted", why, POLL, lost=slices, confirmed=confirmed)
+    except ApiError as error:
+        return MachineStatus("unknown", error.message, max(POLL, error.retry_after or 0.0), hint=error.hint)
+
+
+def _of_nodes(client: Client, known: Sequence[Sequence[str]], labels: str) -> MachineStatus:
+    """Return the state of pods that run: their nodes may be about to be taken away."""
+    try:
+        nodes = {name_of(node): node for node in client.items("api/v1/nodes", labelSelector=labels)}
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        nodes = {}  # nodes are of the cluster: not everybody may see them
+    ending = {
+        number: f"node {node}: taint {_TAINT}"
+        for _, _, node, number in known
+        if any(text(taint, "key") == _TAINT for taint in parts(nodes.get(node, {}), "spec", "taints"))
+    }
+    if ending:
+        slices = sorted(map(int, ending))
+        return MachineStatus("maintenance", "; ".join(ending.values()), POLL, lost=slices)
+    return MachineStatus("ready", f"{len(known)} pods run", POLL)
+
+
+def _note_own_fault(request: ProvisionRequest, pods: Sequence[Object]) -> None:
+    """Write down that the program has ended a pod: a preemption has no budget, and this would go on for ever."""
+    for pod in pods:
+        kind, evidence = reasons.own_fault(pod)
+        if kind:
+            hint = "the program needs less memory, or the pod a larger limit: tpu.pod; then: tpux resume"
+            if kind == "program":
+                hint = "the program has filled the node's disk: write to a volume (tpu.volumes); then: tpux resume"
+            path = request.directory / _FAULT
+            path.with_suffix(".new").write_text(json.dumps({"kind": kind, "evidence": evidence, "hint": hint}))
+            path.with_suffix(".new").replace(path)
+            return
+
+
+@hookimpl
+def release(request: ProvisionRequest) -> Released | Waiting:
+    """Delete the JobSet, and wait until it and all of its pods are gone."""
+    try:
+        client = client_of(request.resolved)
+        existing = client.jobset(jobset_name(request))
+        if existing is not None and not is_ours(existing, request):
+            return Released()  # ours, and its pods, were gone before another one could have this name
+        if existing is not None:
+            if not is_being_deleted(existing):
+                _delete(client, existing)
+            return Waiting(f"JobSet {name_of(existing)} is being deleted", 0.5, {**request.saved_state, "absent": 0})
+        if pods := client.pods(selector(request)):
+            return Waiting(f"{len(pods)} pods are ending, such as {name_of(pods[0])}", 0.5)
+        absent = int(str(request.saved_state.get("absent") or 0)) + 1
+        if request.interrupted and absent < _ABSENT_LOOKS:
+            return Waiting("a request whose answer was lost may still take effect", _SOON, {"absent": absent})
+        return Released()
+    except ApiError as error:
+        return Waiting(error.message, error.retry_after or _LATER, hint=error.hint)
+
+
+@hookimpl
+def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
+    """Return the JobSets that jobs of this store created and no longer hold."""
+    from tpux.api import machines
+
+    found: list[Orphan] = []
+    for client in {id(one): one for one in map(client_of, (place for place in places if place.get("server")))}.values():
+        try:
+            store = machines.store_id()
+            listed = client.items(client.namespaced(JOBSETS, "jobsets"), labelSelector=f"tpux-store={store}")
+        except ApiError as error:
+            _log.warning("no search for orphans at %s: %s", client.cluster.server, error)
+            continue
+        for one in listed:
+            job = text(one, "metadata", "labels", "tpux-job")
+            if job and not machines.is_active(job):
+                found.append(_orphan(client, one, job))
+    return found
+
+
+def _orphan(client: Client, thing: Object, job: str) -> Orphan:
+    cluster, name = client.cluster, name_of(thing)
+    context = f" --context {cluster.context}" if cluster.context else ""
+    command = f"kubectl delete jobset {name} --namespace {cluster.namespace}{context}"
+    return Orphan(name, f"namespace {cluster.namespace} of {cluster.server}", f"JobSet, of job {job}", command)
+
+
+def _delete(client: Client, thing: Object) -> None:
+    """Delete a JobSet if it is still this very one."""
+    path = client.namespaced(JOBSETS, "jobsets", name_of(thing))
+    body: dict[str, JsonValue] = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Foreground",
+        "preconditions": {"uid": uid_of(thing)},
+    }
+    try:
+        client.request("DELETE", path, body=body)
+    except ApiError as error:
+        if error.status not in {404, 409}:  # another one has this name by now: the next step sees it
+            raise
+
+
+def _refused(error: ApiError) -> Waiting | Denied:
+    if error.status in FOREVER_REFUSED:
+        return _denied("config" if error.status != 403 else "auth", error.message, error.hint)
+    return Waiting(error.message, error.retry_after or _LATER, hint=error.hint)
+
+
+def _denied(kind: FailureKind, evidence: str, hint: str = "") -> Denied:
+    return Denied(Failure(kind, evidence=evidence, hint=hint))

@@ -1,0 +1,191 @@
+"""Finds the cluster of a job once, when it is created: a kubeconfig, a cluster by name, or the pod that tpux runs in.
+
+What `resolve` stores has no secrets: a token is read from where it is each time that it is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import cast
+
+from tpux import JsonValue, TpuxError, plain_reason
+from tpux_gke.objects import Object, part, parts, text
+from tpux_gke.section import GkeTpuSection
+
+_POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, and how to log in to it.
+
+    Attributes:
+        server: the address of its API.
+        ca: the certificates that sign the server's, as PEM; "" for those that this machine trusts.
+        insecure: do not verify the server's certificate, as the kubeconfig says.
+        namespace: the namespace of the job.
+        context: the kubeconfig's context.
+        kubeconfig: its path; "" without one.
+        user: the user's name in it.
+        tls_name: the name in the server's certificate, if it is another one than in the address.
+        google: log in as the plugin gcp does; its place.
+        in_pod: log in with the service account of the pod that tpux runs in.
+        variables: the environment of the kubeconfig's exec plugin, PATH among it.
+    """
+
+    server: str
+    ca: str = ""
+    insecure: bool = False
+    namespace: str = "default"
+    context: str = ""
+    kubeconfig: str = ""
+    user: str = ""
+    tls_name: str = ""
+    google: dict[str, JsonValue] = field(default_factory=dict)
+    in_pod: bool = False
+    variables: dict[str, JsonValue] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the fields as JSON data."""
+        return {"shown": ["server", "context", "namespace"], **asdict(self)}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it from others."""
+        return (self.server, self.kubeconfig, self.user, self.namespace)
+
+
+def stored(data: Mapping[str, JsonValue]) -> Cluster:
+    """Return the cluster that `resolve` has stored.
+
+    Raises:
+        TpuxError: there is none.
+    """
+    known = {one.name for one in fields(Cluster)}
+    if not data.get("server"):
+        raise TpuxError("no cluster is known", hint="create the job in a shell in which `kubectl get pods` works")
+    return Cluster(**{name: value for name, value in data.items() if name in known})  # type: ignore[arg-type]
+
+
+def find(tpu: GkeTpuSection) -> Cluster:
+    """Return the cluster that the config and this shell stand for.
+
+    Raises:
+        TpuxError: there is none.
+    """
+    if tpu.cluster:
+        return _by_name(tpu)
+    given = tpu.kubeconfig or os.environ.get("KUBECONFIG", "")
+    paths = [Path(path).expanduser() for path in given.split(os.pathsep) if path]
+    paths = paths or [Path("~/.kube/config").expanduser()]
+    if path := next((path.absolute() for path in paths if path.is_file()), None):
+        return _of_kubeconfig(path, tpu)
+    if not given and (_POD_FILES / "token").is_file():
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        own = _read(_POD_FILES / "namespace").strip()
+        server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        return Cluster(server, _read(_POD_FILES / "ca.crt"), namespace=tpu.namespace or own, in_pod=True)
+    hint = "gcloud container clusters get-credentials CLUSTER --location=LOCATION, or set tpu.cluster and tpu.location"
+    raise TpuxError(f"there is no kubeconfig at {paths[0]}", where="tpu", hint=hint)
+
+
+def kubeconfig(path: Path) -> Object:
+    """Return the content of a kubeconfig.
+
+    Raises:
+        TpuxError: it cannot be read.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = YAML(typ="safe", pure=True).load(_read(path))
+    except YAMLError as error:
+        raise TpuxError(f"{path} is not YAML: {plain_reason(error)}") from error
+    if not isinstance(content, dict):
+        raise TpuxError(f"{path} is not a kubeconfig")
+    return content
+
+
+def entry(config: Object, kind: str, name: str) -> Object:
+    """Return the entry of a kubeconfig's list, such as the user with a name; an empty one if there is none."""
+    return next((part(one, kind) for one in parts(config, f"{kind}s") if one.get("name") == name), {})
+
+
+def file_content(owner: Object, name: str, directory: Path) -> str:
+    """Return what `NAME-data`, or the file that `NAME` names, has.
+
+    Args:
+        owner: the user or cluster.
+        name: such as certificate-authority.
+        directory: that of the kubeconfig, to which paths are relative.
+
+    Raises:
+        TpuxError: it cannot be read.
+    """
+    if data := text(owner, f"{name}-data"):
+        try:
+            return base64.b64decode(data).decode()
+        except ValueError as error:
+            raise TpuxError(f"{name}-data of the kubeconfig is not base64") from error
+    path = text(owner, name)
+    return _read(directory / path) if path else ""
+
+
+def _of_kubeconfig(path: Path, tpu: GkeTpuSection) -> Cluster:
+    config = kubeconfig(path)
+    name = tpu.context or text(config, "current-context")
+    context = entry(config, "context", name)
+    cluster = entry(config, "cluster", text(context, "cluster"))
+    if not text(cluster, "server"):
+        known = ", ".join(text(one, "name") for one in parts(config, "contexts")) or "none"
+        hint = f"contexts: {known}; choose one with tpu.context or kubectl config use-context"
+        raise TpuxError(f"{path} has no context {name!r} with a cluster", where="tpu.context", hint=hint)
+    user = text(context, "user")
+    wanted = {one for one in ("PATH", "HOME", "USER") if one in os.environ}
+    wanted |= {one for one in os.environ if one.startswith(("CLOUDSDK_", "GOOGLE_", "USE_GKE_GCLOUD"))}
+    return Cluster(
+        text(cluster, "server").rstrip("/"),
+        file_content(cluster, "certificate-authority", path.parent),
+        insecure=cluster.get("insecure-skip-tls-verify") is True,
+        namespace=tpu.namespace or text(context, "namespace") or "default",
+        context=name,
+        kubeconfig=str(path),
+        user=user,
+        tls_name=text(cluster, "tls-server-name"),
+        variables={one: os.environ[one] for one in sorted(wanted) if entry(config, "user", user).get("exec")},
+    )
+
+
+def _by_name(tpu: GkeTpuSection) -> Cluster:
+    """Return the cluster as GKE's own API describes it, with the login of the plugin gcp."""
+    from tpux_gcp.credentials import call
+    from tpux_gcp.errors import CloudError, InvalidConfigError
+    from tpux_gcp.project import find_place
+
+    place = find_place(tpu.project)
+    try:
+        name = f"projects/{place.required_project()}/locations/{tpu.location}/clusters/{tpu.cluster}"
+        answer = call(place, "GET", f"https://container.googleapis.com/v1/{name}")
+    except CloudError as error:
+        raise TpuxError(error.problem.message, where="tpu.cluster", hint=error.problem.hint) from error
+    except InvalidConfigError as error:
+        raise TpuxError(str(error), where="tpu.project") from error
+    found = cast("Object", answer.json()) if answer.ok else {}
+    if not text(found, "endpoint"):
+        hint = "gcloud container clusters list"
+        raise TpuxError(f"{name}: HTTP {answer.status_code} {answer.reason}", where="tpu.cluster", hint=hint)
+    ca = base64.b64decode(text(found, "masterAuth", "clusterCaCertificate")).decode()
+    server = f"https://{text(found, 'endpoint')}"
+    return Cluster(server, ca, namespace=tpu.namespace or "default", google=place.to_json())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TpuxError(f"cannot read {path}: {plain_reason(error)}") from error

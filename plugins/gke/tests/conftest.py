@@ -1,0 +1,41 @@
+"""An emulated cluster for all tests, and jobs on it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# pytest's importlib mode does not add the tests' helper modules to sys.path.
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from gke_support import QUICK, Jobs
+
+from tpux_emulator.emulator import Emulator
+from tpux_testing.commands import CommandLine
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[Emulator]:
+    """Start a cluster."""
+    made = tempfile.TemporaryDirectory(prefix="tpux-gke-", ignore_cleanup_errors=True)
+    with made as home, Emulator(Path(home), workers=False, kubernetes=True) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def cluster(session_cluster: Emulator) -> Iterator[Emulator]:
+    """Return the cluster without faults."""
+    session_cluster.change_kubernetes(**QUICK)
+    yield session_cluster
+    session_cluster.clear()
+
+
+@pytest.fixture
+def jobs(cluster: Emulator, tpux_cli: CommandLine) -> Jobs:
+    """Return the commands of tpux in a shell with the cluster's kubeconfig."""
+    tpux_cli.env["KUBECONFIG"] = str(cluster.home.kubeconfig)
+    return Jobs(cluster, tpux_cli)

@@ -1,0 +1,116 @@
+"""Kubeconfigs: the context, and each kind of login, read again when it has expired."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tpux import JsonValue, TpuxError
+from tpux_gke.cluster import Cluster, find, stored
+from tpux_gke.login import Login
+from tpux_gke.section import GkeTpuSection
+
+TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
+
+
+def write(path: Path, user: dict[str, JsonValue], **cluster: JsonValue) -> Path:
+    """Write a kubeconfig with a context of a user."""
+    config = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the shell's kubeconfig."""
+    path = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{path}")
+    return path
+
+
+def test_token(kubeconfig: Path) -> None:
+    """A token is not stored with the job, and a new one is found after the old one was refused."""
+    write(kubeconfig, {"token": "first"})
+    cluster = find(TPU)
+    assert (cluster.server, cluster.context, cluster.namespace) == ("http://127.0.0.1:1", "here", "team")
+    assert "first" not in json.dumps(cluster.to_json())
+    login = Login(stored(cluster.to_json()))
+    assert login.credential().token == "first"
+    write(kubeconfig, {"token": "second"})
+    assert login.credential().token == "first"
+    login.forget()
+    assert login.credential().token == "second"
+
+
+def test_token_file(kubeconfig: Path) -> None:
+    """Its path is relative to the kubeconfig."""
+    (kubeconfig.parent / "token").write_text("of a file\n")
+    write(kubeconfig, {"tokenFile": "token"})
+    assert Login(find(TPU)).credential().token == "of a file"
+
+
+def test_exec_plugin(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in the environment of the shell that created the job, and again once its token has expired."""
+    tools = kubeconfig.parent / "bin"
+    tools.mkdir()
+    ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 30))
+    answer = {"status": {"token": "TOKEN", "expirationTimestamp": ends}}
+    program = tools / "get-token"
+    program.write_text(
+        f"#!/bin/sh\necho x >>{kubeconfig.parent}/runs\n"
+        f"echo '{json.dumps(answer)}' | sed \"s/TOKEN/$CLOUDSDK_CONFIG-$OWN-$1/\"\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", "gcloud")
+    write(kubeconfig, {"exec": {"command": "get-token", "args": ["arg"], "env": [{"name": "OWN", "value": "own"}]}})
+    resolved = find(TPU).to_json()
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.delenv("CLOUDSDK_CONFIG")
+    login = Login(stored(resolved))
+    assert login.credential().token == "gcloud-own-arg"
+    login.credential()
+    assert (kubeconfig.parent / "runs").read_text().count("x") == 2
+
+
+def test_missing_exec_plugin(kubeconfig: Path) -> None:
+    """A program that is not there is named, with what installs it."""
+    write(kubeconfig, {"exec": {"command": "no-such-plugin", "installHint": "install it"}})
+    with pytest.raises(TpuxError, match="no-such-plugin is not in PATH") as raised:
+        Login(find(TPU)).credential()
+    assert raised.value.hint == "install it"
+
+
+def test_no_context(kubeconfig: Path) -> None:
+    """The contexts that there are are named."""
+    write(kubeconfig, {})
+    with pytest.raises(TpuxError, match="no context 'other'") as raised:
+        find(TPU.model_copy(update={"context": "other"}))
+    assert "here" in raised.value.hint
+
+
+def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, the command that makes one is named."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(TpuxError, match="no kubeconfig") as raised:
+        find(TPU)
+    assert "get-credentials" in raised.value.hint
+    with pytest.raises(TpuxError, match="no cluster is known"):
+        stored({})
+
+
+def test_certificate_of_the_server(kubeconfig: Path) -> None:
+    """What cannot be decoded is said."""
+    write(kubeconfig, {}, **{"certificate-authority-data": "§"})
+    with pytest.raises(TpuxError, match="not base64"):
+        find(TPU)
+    assert Login(Cluster("http://127.0.0.1:1")).tls() is None

@@ -1,0 +1,157 @@
+"""The section `tpu` of gke, what GKE calls the slices, and the JobSet that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pydantic import ValidationError
+
+from tpux import JsonValue, ProvisionRequest, TpuxError
+from tpux_gke.manifest import is_ours, jobset, jobset_name, merged
+from tpux_gke.objects import parts, text
+from tpux_gke.section import GkeTpuSection, slice_of
+
+OWNER = {"tpux-store": "s1", "tpux-user": "A.Smith@example", "tpux-job": "000007", "tpux-token": "abcd"}
+
+
+def section(**keys: object) -> GkeTpuSection:
+    """Return a section of a slice of four hosts."""
+    return GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python", **keys})
+
+
+def request(tpu: GkeTpuSection, name: str = "train-000007-abcd", owner: dict[str, str] = OWNER) -> ProvisionRequest:
+    """Return a job's request."""
+    return ProvisionRequest(name, tpu, None, owner, (), Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chosen"),
+    [
+        ("v4-32", None, ("tpu-v4-podslice", "2x2x4", 4, 4)),
+        ("v5p-8", None, ("tpu-v5p-slice", "2x2x1", 1, 4)),
+        ("v5e-16", None, ("tpu-v5-lite-podslice", "4x4", 4, 4)),
+        ("v6e-1", None, ("tpu-v6e-slice", "1x1", 1, 1)),
+        ("v6e-256", None, ("tpu-v6e-slice", "16x16", 64, 4)),
+        ("tpu7x-32", None, ("tpu7x", "2x2x4", 4, 4)),
+        ("v5p-384", "4x4x12", ("tpu-v5p-slice", "4x4x12", 48, 4)),
+    ],
+)
+def test_slices(accelerator: str, topology: str | None, chosen: tuple[str, str, int, int]) -> None:
+    """Each type has GKE's label, a topology, and as many pods as it has hosts."""
+    one = slice_of(accelerator, topology)
+    assert (one.label, one.topology, one.hosts, one.chips) == chosen
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "said"),
+    [
+        ("v9-8", None, "unknown accelerator"),
+        ("v5p-7", None, "no size 7"),
+        ("v5p-384", None, "no usual topology"),
+        ("v6e-16", "4x8", "has others"),
+        ("v6e-24", None, "no usual topology"),
+    ],
+)
+def test_no_such_slice(accelerator: str, topology: str | None, said: str) -> None:
+    """What GKE does not have is said with what it has."""
+    with pytest.raises(TpuxError, match=said):
+        slice_of(accelerator, topology)
+
+
+def test_single_host_of_eight_chips() -> None:
+    """2x4 of v5e is two nodes of four chips, or one of eight."""
+    assert slice_of("v5e-8", None).hosts == 2
+    assert slice_of("v5e-8", None, 8).hosts == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "pricing"),
+    [
+        ({}, "ondemand"),
+        ({"capacity": "spot"}, "spot"),
+        ({"pricing": "spot"}, "spot"),
+        ({"capacity": "flex-start"}, "preemptible"),
+        ({"queue": "q"}, "preemptible"),
+        ({"capacity": "reservation", "reservation": "r"}, "ondemand"),
+    ],
+)
+def test_pricing(keys: dict[str, object], pricing: str) -> None:
+    """Never spot by default; a job that may be preempted resumes by default."""
+    assert section(**keys).pricing == pricing
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"capacity": "on-demand", "pricing": "spot"}, "contradicts"),
+        ({"capacity": "reservation"}, "belong together"),
+        ({"cluster": "c"}, "belong together"),
+        ({"cluster": "c", "location": "l", "context": "x"}, "kubeconfig"),
+        ({"volumes": {"data": {}}}, "pattern"),
+    ],
+)
+def test_wrong_sections(keys: dict[str, object], said: str) -> None:
+    """Keys that contradict each other are errors."""
+    with pytest.raises(ValidationError, match=said):
+        section(**keys)
+
+
+def test_slices_is_an_alias() -> None:
+    """The number of slices has core's name as well."""
+    assert section(slices=2).count_workers() == 8
+    assert section(node_count=2).count_workers() == 8
+
+
+def test_jobset() -> None:
+    """Slices are Jobs, hosts are pods; the queue is a label of the JobSet, the capacity a selector of the pods."""
+    tpu = section(slices=2, queue="q", priority="high", capacity="spot", volumes={"/data": {"emptyDir": {}}})
+    made = jobset(request(tpu), tpu)
+    assert text(made, "metadata", "labels", "kueue.x-k8s.io/queue-name") == "q"
+    assert text(made, "metadata", "labels", "kueue.x-k8s.io/priority-class") == "high"
+    (job,) = parts(made, "spec", "replicatedJobs")
+    assert (text(job, "replicas"), text(job, "template", "spec", "parallelism")) == ("2", "4")
+    pod = cast("dict[str, dict[str, JsonValue]]", job["template"])["spec"]["template"]
+    spec = cast("dict[str, dict[str, JsonValue]]", pod)["spec"]
+    assert spec["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+        "cloud.google.com/gke-spot": "true",
+    }
+    assert "priorityClassName" not in spec
+    (container,) = parts(spec, "containers")
+    assert text(container, "resources", "limits", "google.com/tpu") == "4"
+    assert "/data" in [text(one, "mountPath") for one in parts(container, "volumeMounts")]
+
+
+def test_pod_is_merged_last() -> None:
+    """`tpu.pod` may change anything: lists of named items by name, and null removes."""
+    change = {"spec": {"hostNetwork": True, "tolerations": None, "containers": [{"name": "main", "tty": True}]}}
+    tpu = section(pod=change)
+    (job,) = parts(jobset(request(tpu), tpu), "spec", "replicatedJobs")
+    spec = cast("dict[str, dict[str, dict[str, dict[str, JsonValue]]]]", job["template"])["spec"]["template"]["spec"]
+    assert spec["hostNetwork"] is True
+    assert "tolerations" not in spec
+    (container,) = parts(spec, "containers")
+    assert (container["tty"], container["image"]) == (True, "python")
+    assert merged([{"name": "a"}], [{"name": "b"}]) == [{"name": "a"}, {"name": "b"}]
+
+
+def test_names() -> None:
+    """Long names are shortened, with what tells them apart; all fit the names of pods."""
+    tpu = section()
+    long = [jobset_name(request(tpu, f"{'x' * 60}-{end}")) for end in "ab"]
+    assert len({*long}) == 2
+    assert max(map(len, long)) <= 36
+    assert jobset_name(request(tpu)) == "train-000007-abcd"
+    assert jobset_name(request(tpu, "7.Ab_")) == "t-7-ab"
+
+
+def test_owner() -> None:
+    """A JobSet of another token is not the job's, whatever its name."""
+    tpu = section()
+    made = jobset(request(tpu), tpu)
+    assert is_ours(made, request(tpu))
+    assert not is_ours(made, request(tpu, owner={**OWNER, "tpux-token": "other"}))
+    assert text(made, "metadata", "labels", "tpux-user") == "A.Smith-example"
