@@ -50,7 +50,7 @@ def jobs(tpux):
 
 def test_commands(tpux):
     found, _ = completions(tpux, "re")
-    assert found == ["resume", "rerun", "restart", "rehearse"]
+    assert found == ["resume", "rerun", "restart", "reapply", "rehearse", "release"]
     found, _ = completions(tpux, "")
     assert set(COMMANDS) - {"cancel"} <= set(found), "an alias is listed nowhere"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from tpux import Job, Peer, Put, TpuxError
 from tpux_code import cli, worker
@@ -76,7 +77,7 @@ def test_a_sync_leaves_this_machine_once(tree, monkeypatch, capsys, sent):
         sent.clear()
         for content in ("y", "z"):
             (tree / "a b/data").write_text(content * 100_000)
-            cli.sync(job.state.id)
+            cli.sync(typer.Context(typer.main.get_command(cli.app)), job.state.id)
             assert "sent to 4 of 4 workers" in capsys.readouterr().err
         for home in homes:
             newest = max((home / worker.ROOT / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -85,7 +86,7 @@ def test_a_sync_leaves_this_machine_once(tree, monkeypatch, capsys, sent):
         monkeypatch.setattr(peer_copy, "UNREACHED_TIMEOUT", 0)
         (homes[0] / FULL).touch()
         (tree / "a b/data").write_text("w" * 100_000)
-        cli.sync(job.state.id)
+        cli.sync(typer.Context(typer.main.get_command(cli.app)), job.state.id)
         said = capsys.readouterr().err
         # The first one may begin so late that another one, which has not waited for it, has the code by then.
         assert "sent to 3 of 4 workers" in said or "sent to 4 of 4 workers" in said, said

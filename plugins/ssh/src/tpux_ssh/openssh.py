@@ -6,6 +6,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tpux import TpuxError, UsageError, Worker
@@ -44,7 +45,8 @@ class OpenSsh:
             The errors, by worker index.
         """
         unknown = [worker for worker in workers if not self._knows(worker)]
-        results = self._held.each(unknown, lambda host: host.worker)
+        own = replace(self._held, supervisor=None)  # a connection that exists learns nothing
+        results = own.each(unknown, lambda host: host.worker)
         return {index: result for index, result in results.items() if isinstance(result, TpuxError)}
 
     def host_blocks(self, workers: Sequence[Worker]) -> str:
