@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import Field
+from tests.test_cgroups import own_cgroup
 
 from tpux import Failure, Section, events, hookimpl, put, sh
 from tpux_testing import (
@@ -290,7 +292,14 @@ class NoCommand:
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
-        (Clears(), "hook run: processes that the program started are alive after a stop"),
+        pytest.param(
+            Clears(),
+            "hook run: processes that the program started are alive after a stop",
+            marks=pytest.mark.skipif(
+                (cgroup := own_cgroup()) is not None and os.access(cgroup, os.W_OK),
+                reason="a stop finds them in the program's cgroup, which can be made here",
+            ),
+        ),
         (Environment("env", "-i"), "a variable of `command.env` (secret) does not reach the script"),
         (Lines(), "an argument or a variable of the program arrived as b"),
         (Environment("sh", "-c", '"$@"; true', "sh"), "hook run: a script that exits with 7 ended with 0"),
