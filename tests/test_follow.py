@@ -37,6 +37,20 @@ def test_ctrl_c_leaves_the_job_running(tpux, gated):
     assert tpux.output("000001", 1) == b"up\ndown\n"
 
 
+def test_an_interrupted_restart_says_that_nothing_starts_the_program_again(tpux):
+    go = tpux.work / "go"
+    saves = f"trap 'until [ -e {go} ]; do sleep 0.05; done; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    job = tpux.create(f'command: {{cmd: "{saves}", grace_period: 60s}}\n')
+    tpux.until(lambda: tpux.output_so_far(job))
+    restart = tpux.popen("restart", job, "-y")
+    tpux.until_state(job, "stopping")
+    os.killpg(restart.pid, signal.SIGINT)
+    said = restart.communicate(timeout=60)[1].decode()
+    assert f"nothing starts the program again: tpux resume {int(job)}\n" in said
+    assert restart.returncode == 130
+    go.touch()
+
+
 def test_a_closed_pipe_leaves_the_job_running(tpux, gated):
     run = tpux.popen("run", gated)
     assert run.stdout.readline()

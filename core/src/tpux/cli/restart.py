@@ -136,9 +136,15 @@ def _stop_and_resume(store: Store, records: Sequence[Record], configs: Mapping[s
             requests.write(record, "stop", keep_for=KEEP_FOR)
     client.notify(store)
     for record in records:
-        if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:
+        job = short_id(record.id)
+        try:
+            ended = wait_until_ended(store, record, timeout=STOP_TIMEOUT)
+        except KeyboardInterrupt:
+            ids = " ".join(short_id(each.id) for each in records)
+            say(f"the stop continues without this command; nothing starts the program again: tpux resume {ids}")
+            raise
+        if ended is None:
             discard_configs(records, configs)
-            job = short_id(record.id)
             raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
     stopped = [record for record in records if record.refresh().state != "succeeded"] or list(records)
     for record in records:
