@@ -176,3 +176,11 @@ def test_a_project_is_not_overwritten(runner, tmp_path):
     assert "tpux-plugin-hello exists" in runner(*command, code=2).stderr
     assert (directory / "tpux-plugin-hello/mine").exists()
     assert [path.name for path in directory.iterdir()] == ["tpux-plugin-hello"]
+
+
+@pytest.mark.parametrize("name", ["resample", "sampler"])
+def test_a_name_may_contain_that_of_the_template(runner, tmp_path, name):
+    runner("plugins", "new", name, "--kind", "module", "--directory", str(tmp_path))
+    project = tmp_path / f"tpux-plugin-{name}"
+    assert (project / f"src/tpux_{name}/__init__.py").exists()
+    assert f'{name} = "tpux_{name}' in (project / "pyproject.toml").read_text()

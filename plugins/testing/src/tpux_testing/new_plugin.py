@@ -140,4 +140,5 @@ _OF_KIND = {
 
 def _renamed(text: str, name: str, module: str) -> str:
     camel = "".join(part.capitalize() for part in re.split("[-_]", name))
-    return text.replace(f"tpux_{SAMPLE}", module).replace(SAMPLE.capitalize(), camel).replace(SAMPLE, name)
+    names = {f"tpux_{SAMPLE}": module, SAMPLE.capitalize(): camel, SAMPLE: name}
+    return re.sub("|".join(names), lambda found: names[found[0]], text)  # at once: the name may contain "sample"
