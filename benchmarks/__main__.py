@@ -19,7 +19,6 @@ BENCHMARKS = (
     "monitor",
     "create",
     "many_jobs",
-    "scarcity",
     "output",
     "reattach",
     "lag",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,14 +35,6 @@ tpu:
   endpoint: {url}
 ssh: {{port: {port}}}
 command: {{cmd: "echo here; exec sleep 600", workers: all}}
-"""
-
-FABRIC = """
-import sys
-from fabric import Config, Connection, ThreadingGroup
-config = Config(runtime_ssh_path=sys.argv[1])
-group = ThreadingGroup.from_connections(Connection(host, config=config) for host in sys.argv[2:])
-assert all(result.ok for result in group.run("true", hide=True).values())
 """
 
 
@@ -117,13 +108,6 @@ class EmulatedCloud:
             env,
         )
 
-    def fabric(self, job: str, workers: int) -> Callable[[], float]:
-        """Return a measurement of a program with a fabric `ThreadingGroup`, with the config of `ssh` for the job."""
-        config = self.sandbox.directory / "ssh_config"
-        config.write_text(self.sandbox.tpux("ssh-config", job))
-        hosts = [f"tpux-{int(job)}-{index}" for index in range(workers)]
-        return lambda: _timed([sys.executable, "-c", FABRIC, config, *hosts], self.sandbox.env)
-
     def openssh(self, job: str, workers: int, *, shared: bool = False) -> Callable[[], float]:
         """Return a measurement of one `ssh` process per worker, in parallel, with tpux's key and pinned host keys.
 
@@ -162,7 +146,6 @@ def rows() -> list[Row]:
                 *_first_output(emulated, "v4-512", 64, 8, 1),
                 _exec_on_many(emulated, "v4-512", 64),
                 _exec(emulated),
-                _exec_on_many(emulated, "v4-64", 8),
             ]
         finally:
             sandbox.tpux("supervisor", "stop")  # before the emulator stops: it would request new nodes
@@ -193,7 +176,7 @@ def _exec(emulated: EmulatedCloud) -> Row:
 
 
 def _exec_on_many(emulated: EmulatedCloud, accelerator: str, workers: int) -> Row:
-    """Measure `tpux exec` over the connections of the supervisor, OpenSSH with ones that stay open, and fabric."""
+    """Measure `tpux exec` over the connections of the supervisor, and OpenSSH with connections that stay open."""
     record = emulated.begin(accelerator)
     job = record.directory.name
     until(lambda: running(record), within=200, why="a running job")
@@ -201,7 +184,6 @@ def _exec_on_many(emulated: EmulatedCloud, accelerator: str, workers: int) -> Ro
         "tpux": lambda: _timed([str(TPUX), "exec", job, "--", "true"], emulated.sandbox.env),
         "OpenSSH": emulated.openssh(job, workers),
         "ControlMaster": emulated.openssh(job, workers, shared=True),
-        "fabric": emulated.fabric(job, workers),
     }
     for command in (commands["tpux"], commands["ControlMaster"]):
         command()  # opens the connections

@@ -27,8 +27,5 @@ def rows() -> list[Row]:
         process.wait()
     if len(lags) != LINES:
         raise RuntimeError(f"{len(lags)} of {LINES} lines were printed")
-    title = "delay of a program's line on the screen of `tpux run`"
-    return [
-        at_most(f"{title}: maximum of {LINES} lines", max(lags), 2, unit=" s"),
-        at_most("... median", median(lags), 0.1, unit=" s"),
-    ]
+    note = f"maximum of {LINES} lines; median {median(lags):.2g} s"
+    return [at_most("delay of a program's line on the screen of `tpux run`", max(lags), 2, unit=" s", note=note)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import Row, at_most, until
-from benchmarks.sandbox import TPUX, Sandbox, running, temporary_sandbox
+from benchmarks.sandbox import Sandbox, running, temporary_sandbox
 from tpux.store.record import Record
 
 FILES = 2000
@@ -33,7 +33,7 @@ def rows() -> list[Row]:
     """Measure the wall time of a sync, of rsync and git on each copy, and from an edit to the new output."""
     with temporary_sandbox() as sandbox:
         project = _make_repository(sandbox.directory / "project")
-        return [*_rows(sandbox, project, "v4-32", 4, 1.0), *_rows(sandbox, project, f"v4-{8 * WORKERS}", WORKERS, 3.0)]
+        return [*_rows(sandbox, project, "v4-32", 4, 3.0), *_rows(sandbox, project, f"v4-{8 * WORKERS}", WORKERS, 6.0)]
 
 
 def _rows(sandbox: Sandbox, project: Path, accelerator: str, workers: int, limit: float) -> list[Row]:
@@ -46,7 +46,7 @@ def _rows(sandbox: Sandbox, project: Path, accelerator: str, workers: int, limit
         title = f"`tpux sync` of one line of {FILES} files to {workers} workers"
         found.append(at_most(title, median(syncs), 2.0, unit=" s", note=f"{_rsync(project)}, {_git_fetch(project)}"))
     edits = [_timed(project, 100 + number, lambda: _edit(sandbox, record, workers)) for number in range(ROUNDS)]
-    title = f"edit until the new line of all {workers} workers, with `tpux sync --restart -f`"
+    title = f"edit until the new line of all {workers} workers, with `tpux sync` and `tpux restart`"
     found.append(at_most(title, median(edits), limit, unit=" s"))
     sandbox.tpux("delete", record.id, "-y")
     sandbox.tpux("supervisor", "stop")
@@ -57,18 +57,9 @@ def _edit(sandbox: Sandbox, record: Record, workers: int) -> None:
     """Send the changed code and start it; wait until each worker has printed it."""
     attempt = record.logs / f"attempt-{record.refresh().attempt + 1}"
     logs = [attempt / f"command_worker_{index}.log" for index in range(workers)]
-    argv: list[str | Path] = [TPUX, "sync", record.id, "--restart", "-f"]
-    with subprocess.Popen(argv, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as loop:
-        try:
-            until(
-                lambda: all(log.exists() and log.stat().st_size for log in logs),
-                within=60,
-                why="new output",
-                every=0.01,
-            )
-        finally:
-            loop.terminate()
-            loop.communicate()
+    sandbox.tpux("sync", record.id)
+    sandbox.tpux("restart", record.id, "-y")
+    until(lambda: all(log.exists() and log.stat().st_size for log in logs), within=60, why="new output", every=0.01)
 
 
 def _make_repository(project: Path) -> Path:

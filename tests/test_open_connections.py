@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -17,9 +16,7 @@ from pathlib import Path
 import pytest
 
 from tpux import framing
-from tpux.clock import SystemClock
 from tpux.remote import forwarded
-from tpux.supervisor.server import Server
 
 CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
 UNKNOWN = "whether it ran to its end is unknown"
@@ -225,87 +222,3 @@ def test_a_slow_reader_stops_its_own_command_only_and_takes_no_memory(tpux, job)
     assert read == 200 * (1048576 + len("[0] "))
     assert memory(tpux.supervisor()) - before < 50
     assert most - idle < 50
-
-
-@pytest.fixture
-def slow_tar(tpux):
-    """Return a directory; once the file `hang` is in it, each `tar` of a worker notes that in `runs`, and hangs."""
-    directory = tpux.work / "slow"
-    directory.mkdir()
-    (directory / "tar").write_text(
-        f"#!/bin/sh\n[ ! -e {directory}/hang ] || echo began >>{directory}/runs\n"
-        f'while [ -e {directory}/hang ]; do sleep 0.1; done\nexec {shutil.which("tar")} "$@"\n'
-    )
-    (directory / "tar").chmod(0o755)
-    tpux.env["PATH"] = f"{directory}:{tpux.env['PATH']}"
-    return directory
-
-
-def kill_during(tpux, slow_tar: Path, *command: str) -> str:
-    """Kill the supervisor while a command runs `tar` on a worker; return what it said, and that it ran once."""
-    (slow_tar / "hang").touch()
-    running = tpux.popen(*command)
-    tpux.until((slow_tar / "runs").exists)
-    os.kill(tpux.supervisor(), signal.SIGKILL)
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 255
-    assert (slow_tar / "runs").read_text() == "began\n"
-    (slow_tar / "hang").unlink()
-    return err.decode()
-
-
-def test_the_outcome_of_a_copy_is_unknown_when_the_supervisor_is_killed(tpux, slow_tar, job):
-    (tpux.work / "data").mkdir()
-    (tpux.work / "data/file").write_text("content\n")
-    said = kill_during(tpux, slow_tar, "cp", "-r", "data", f"{job}:copy", "--worker", "0")
-    assert "error: worker 0: the supervisor has ended" in said
-    assert UNKNOWN in said
-    tpux("cp", "-r", "data", f"{job}:copy", "--worker", "0")
-    assert (home_of(tpux, job) / "copy/file").read_text() == "content\n"
-
-
-@pytest.mark.parametrize("restart", [[], ["--restart", "-f"]])
-def test_the_outcome_of_a_sync_is_unknown_when_the_supervisor_is_killed(tpux, slow_tar, restart):
-    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
-    (tpux.work / "file").write_text("one\n")
-    job = tpux.create("code: .\n" + CONFIG.replace("v4-16", "v4-8"))
-    tpux.until(lambda: tpux.output_so_far(job) == b"ready\n")
-    (tpux.work / "file").write_text("two\n")
-    said = kill_during(tpux, slow_tar, "sync", job, *restart)
-    assert "warning: worker 0: the supervisor has ended" in said
-    assert UNKNOWN in said
-    assert f"hint: send it again: tpux sync {int(job)}" in said
-    assert tpux.show(job)["attempt"] == 1
-    tpux("sync", job)
-    assert tpux("exec", job, "cat file").stdout == "[0] one\n"
-
-
-def readers(tpux) -> int:
-    """Return how many connections there are to the supervisor's socket."""
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return sum(line.endswith(f" {address(tpux)}") and line.split()[5] == "03" for line in lines)
-
-
-def test_the_supervisor_knows_who_reads_the_output(tpux, job):
-    assert readers(tpux) == 0
-    running = tpux.popen("logs", "-f", job)
-    tpux.until(lambda: readers(tpux) == 1)
-    tpux("supervisor", "stop")
-    tpux("supervisor", "start")
-    tpux.until(lambda: readers(tpux) == 1, "for the reader to tell the new one")
-    running.kill()
-    running.wait()
-    tpux.until(lambda: readers(tpux) == 0)
-
-
-def test_a_job_is_read_until_its_reader_ends(tpux):
-    server = Server(tpux.work / "calls/socket", lambda _: None, SystemClock())
-    server.start()
-    script = "import sys, time; from pathlib import Path; from tpux.remote.forwarded import Reader\n"
-    script += "Reader(Path(sys.argv[1]), sys.argv[2]).keep(); time.sleep(1000)"
-    with subprocess.Popen([tpux.python, "-c", script, tpux.work / "calls/socket", "000001"]) as reader:
-        tpux.until(lambda: server.is_read("000001"))
-        assert not server.is_read("000002")
-        reader.kill()
-    tpux.until(lambda: not server.is_read("000001"))
-    server.close("")

@@ -11,19 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 
 from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
-from tpux.lifecycle import monitors, run
+from tpux.lifecycle import monitors
 from tpux.model.events import AttemptEnded, Warned
-from tpux.remote.followed_process import FollowedProcess
-from tpux.remote.output import Poller, Program
-from tpux.remote.process import Status
 from tpux.remote.script import source
 from tpux.supervisor import client
 
@@ -98,67 +93,6 @@ def quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         world.until(advance)
 
     return wait
-
-
-class SilentStream:
-    """The output of a script that follows a silent program."""
-
-    def take(self) -> bytes:
-        return b"."
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("most", "asked"), [(2, {0, 1}), (1, set())])
-def test_a_silent_program_is_asked_often_while_somebody_reads(
-    world: World, quiet: Callable[[], None], monkeypatch: pytest.MonkeyPatch, most: int, asked: set[int]
-) -> None:
-    """As long as few workers have to be asked: those that a script follows."""
-    polls: list[int] = []
-    original = Poller.poll
-
-    def poll(poller: Poller, program: Program, *others: Any) -> Status:
-        polls.append(program.worker.index)
-        return original(poller, program, *others)
-
-    monkeypatch.setattr(run, "READ_WORKERS", most)
-    world.create("command: {cmd: 'echo one; sleep 1000', grace_period: 0}")
-    world.until(lambda: world.state.run.running and world.output(1))
-    controller = world.controller
-    phase = controller.phase
-    assert isinstance(phase, run.Running)
-    quiet()
-    for worker in phase.poller.polls.values():  # as if they were elsewhere
-        worker.local, worker.silent = None, 100
-        worker.followed = FollowedProcess(SilentStream(), world.clock.monotonic())
-        worker.followed.begin_poll(world.clock.monotonic())
-    monkeypatch.setattr(Poller, "poll", poll)
-    controller.workers.is_read = lambda: True
-    delays = [controller.advance() for _ in range(20)]
-    assert delays[-1] == run.READ_DELAY
-    assert set(polls) == asked
-    controller.workers.is_read = lambda: False
-    polls.clear()
-    delays = [controller.advance() for _ in range(10)]
-    assert delays[-1] == 1.0
-    assert not polls
-
-
-def test_a_step_with_other_duties_does_not_poll_a_silent_worker_on_this_machine(
-    world: World, quiet: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.create("command: {cmd: 'echo one; sleep 1000', grace_period: 0}")
-    world.until(lambda: world.state.run.running and world.output(1))
-    quiet()
-    polled = mock.Mock(side_effect=AssertionError)
-    monkeypatch.setattr(Poller, "poll", polled)
-    phase = world.controller.phase
-    assert isinstance(phase, run.Running)
-    phase.quiet_until = 0.0
-    world.controller.advance()
-    assert phase.quiet_until > 0
-    polled.assert_not_called()
 
 
 def test_silence_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], None]) -> None:

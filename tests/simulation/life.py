@@ -520,9 +520,8 @@ class _Simulation:
                 (threads, "pool", lambda *_: pool),
                 (allocator_calls, "_lanes", {}),
                 (scheduler, "TurnPool", make_turns),
-                (scheduler.heartbeat, "Watchdog", lambda *_: mock.Mock()),
-                # Its first task waits for commands until the server is closed: `pool` would do that in this thread.
-                (scheduler, "Server", lambda *_: mock.Mock(**{"busy": False, "is_read.return_value": False})),
+                (scheduler.heartbeat, "Watchdog", lambda *_: mock.Mock(busy=False)),
+                (scheduler, "Server", lambda *_: mock.Mock(busy=False)),
                 (scheduler, "Plugins", lambda: self.plugins),
                 (scheduler, "POLL_EVERY", scheduler.LONGEST_DELAY),
                 (scheduler.orphans, "search_in_background", lambda *_: None),

@@ -24,7 +24,6 @@ from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, 
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.model.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
-from tpux.remote.forwarded import Reader
 from tpux.store import Store, requests
 from tpux.store.record import Record
 from tpux.store.state import State
@@ -90,10 +89,9 @@ def _follow(
     tails: dict[tuple[int, int], Tail] = {}
     current = record.refresh().attempt
     first = current if first is None else first
-    status, reader = StatusLine(store, record, since), Reader(store.socket, record.id)
+    status = StatusLine(store, record, since)
     redraws = has_live_line() and sys.stdout.isatty()
     for state in watch(store, record, warn=say):
-        reader.keep()
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
             for worker in (index for index in state.run.workers if workers is None or index in workers):
                 if (attempt, worker) not in tails:

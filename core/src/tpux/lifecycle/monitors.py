@@ -63,7 +63,6 @@ class Monitors:
         self._found: dict[_Key, list[Finding]] = {}
         self._problems: dict[_Key, str] = {}
         self._reported: set[str] | None = None
-        self._saved: dict[int, list[Finding]] | None = None
 
     def update(self, turn: Turn) -> None:
         """Begin the examinations that are due, and take the answers of earlier ones; never waits. Write what is new."""
@@ -124,9 +123,7 @@ class Monitors:
                     warnings.setdefault(finding.where, {})[index] = finding
         self.problem = self._describe(warnings)
         try:
-            if found != self._saved:
-                monitored.save(turn.record.directory, turn.state.attempt, found)
-                self._saved = found
+            monitored.save(turn.record.directory, turn.state.attempt, found)
         except OSError as error:  # what matters is written by others, and they report it
             _log.debug("job %s: %s cannot be written: %s", turn.state.id, monitored.FILE, error)
         if warnings and self._reported is None:  # perhaps a former supervisor has reported some

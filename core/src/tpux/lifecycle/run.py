@@ -37,16 +37,12 @@ from tpux.model.job import Job
 from tpux.model.machines import Worker
 from tpux.plugin.guard import PluginError
 from tpux.remote.calls import WorkerCalls
-from tpux.remote.output import POLL, RETRY_BACKOFF, Poller, PollState, Program, is_quiet
+from tpux.remote.output import POLL, RETRY_BACKOFF, Poller, Program, is_quiet
 from tpux.remote.process import Status
 from tpux.remote.tasks import WAIT_FOR_ANSWERS
 from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
-READ_DELAY = 0.1
-"""Seconds between two polls while somebody reads the output as it comes."""
-READ_WORKERS = 4
-"""Workers that are polled that often although a script on each follows the program: each poll costs a round trip."""
 QUICK_GRACE = 5.0
 """Observed seconds of `watch.verdict_grace` after a mistake that the program itself states."""
 WAIT_FOR_LAST_OUTPUT = 60.0
@@ -125,7 +121,7 @@ class Running(Phase):
             ends = True
         if self.failure or ends:
             return self._terminate(turn, running.keys())
-        self._delay = FIRST_DELAY if news else self._next_delay(turn)
+        self._delay = FIRST_DELAY if news else min(self._delay * 1.5, turn.job.watch.poll_every)
         self.quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn, running.keys())
         return Next(after=self._delay if collecting is None else min(self._delay, collecting))
 
@@ -136,20 +132,10 @@ class Running(Phase):
         now, job = turn.clock.monotonic(), turn.job
         if now >= self.quiet_until or self.failure or turn.termination.begun:
             return False
-        self._delay = self._next_delay(turn)
-        if not all(self._is_quiet(turn, poll, now) for poll in self.poller.polls.values()):
+        self._delay = min(self._delay * 1.5, job.watch.poll_every)
+        if not all(is_quiet(poll, now) for poll in self.poller.polls.values()):
             return False
         return self._observe_silence(turn) < silence_limit(job)
-
-    def _next_delay(self, turn: Turn) -> float:
-        longest = turn.job.watch.poll_every
-        return min(self._delay * 1.5, min(longest, READ_DELAY) if turn.workers.is_read() else longest)
-
-    def _is_quiet(self, turn: Turn, poll: PollState, now: float) -> bool:
-        """Return whether a worker is known to have nothing new, without a poll."""
-        # The script that follows a run looks at it only from time to time.
-        asked = poll.followed and len(self.poller.polls) <= READ_WORKERS and turn.workers.is_read()
-        return not asked and is_quiet(poll, now)
 
     def _next_duty(self, turn: Turn, running: Set[int]) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
@@ -241,7 +227,7 @@ class Running(Phase):
         now, polls = turn.clock.monotonic(), self.poller.polls
         waiting = [index for index, poll in polls.items() if poll.retry_at > now]
         if not ask_all:
-            waiting += [index for index, poll in polls.items() if self._is_quiet(turn, poll, now)]
+            waiting += [index for index, poll in polls.items() if poll.followed and is_quiet(poll, now)]
         due = open_programs(turn, without=waiting)
         # Once the attempt is to end, none is started that was not started yet.
         return {index: each for index, each in due.items() if index in polls} if self.failure else due

@@ -89,8 +89,6 @@ class WorkerThreads:
 
     def running(self) -> list[Call]:
         """Return the calls that have begun and have not returned."""
-        if not self._calls:  # most jobs, most of the time
-            return []
         with self._lock:
             return [call for call in self._calls.values() if call.started is not None]
 

@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -246,31 +245,6 @@ def _connect(address: Path) -> Link:
         connection.close()
         raise
     return link
-
-
-class Reader:
-    """Tells the supervisor that somebody reads a job's output as it comes: it then looks for new output more often.
-
-    Args:
-        address: the supervisor's socket.
-        job: the job's id.
-    """
-
-    def __init__(self, address: Path, job: str) -> None:
-        self._address = address
-        self._job = job
-        self._link: Link | None = None
-        self._due = 0.0
-
-    def keep(self) -> None:
-        """Tell it, unless it knows; it may be another supervisor by now. It forgets that with this process."""
-        if (now := time.monotonic()) < self._due:
-            return
-        if self._link is None or self._link.ended:
-            with suppress(LinkError, OSError, TimeoutError, threads.NoThreadError):
-                self._link = _link(self._address)
-                self._link.call(_encode({"operation": "attend", "job": self._job}))
-        self._due = now + 1.0 + 30 * (time.monotonic() - now)  # seldom if it does not answer
 
 
 @contextmanager

@@ -96,7 +96,6 @@ class Workers:
         scope: what names the runs of steps; set before any task begins.
         changed: workers that their allocator describes differently by now, as connecting has shown.
         ending: the job ends, for which a connection may be opened when there are few descriptors left.
-        is_read: returns whether somebody reads its output as it comes; the supervisor sets it.
     """
 
     scope: Scope
@@ -112,7 +111,6 @@ class Workers:
         self.patience = Patience()
         self.changed: dict[int, Worker] = {}
         self.ending = False
-        self.is_read: Callable[[], bool] = lambda: False
         self._hosts: dict[int, OpenHost] = {}
         self._interrupted = threading.Event()
 

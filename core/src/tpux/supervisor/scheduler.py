@@ -401,7 +401,6 @@ class Supervisor:
             self._store, record, self._plugins, self._clock, self._listeners, abandoned=abandoned
         )
         controller.wake = self._look_again
-        controller.workers.is_read = partial(self._server.is_read, job)
         controller.allocator.on_answer = partial(self._look_at, job)
         self._listeners.follow(record, lambda: controller.open().job)
         with self._guard:

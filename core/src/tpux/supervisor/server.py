@@ -100,7 +100,6 @@ class Server:
         self._calls: set[Call] = set()
         self._held: dict[int, _Held] = {}
         self._idle: dict[tuple[str, int], _Held] = {}
-        self._readers: dict[Call, str] = {}
         self._last = 0
 
     def start(self) -> None:
@@ -179,10 +178,6 @@ class Server:
                     del self._idle[held.key]
             self._drop(old)
 
-    def is_read(self, job: str) -> bool:
-        """Return whether a command waits for the output of a job, to show it as it comes."""
-        return bool(self._readers) and job in self._readers.copy().values()
-
     # --- the commands ---------------------------------------------------------------------------
 
     def _listen(self, listening: socket.socket) -> None:
@@ -232,10 +227,6 @@ class Server:
         """Begin a call, in the thread that receives."""
         try:
             values = cast("dict[str, JsonValue]", json.loads(data))
-            if values["operation"] == "attend":
-                self._readers[call] = str(values["job"])
-                call.on_loss = partial(self._readers.pop, call, None)  # the call has no other end
-                return
             if values["operation"] == "open":
                 run = partial(self._open, link, call, values)
             else:

@@ -29,8 +29,6 @@ from tpux_local.state import AllocationState, load_state, save_state
 KILL_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for the processes on released machines."""
 _INSPECT_INTERVAL = 1.0
-_NOTHING_CHANGES = 60.0
-"""Only the user can remove this machine's directories, and then the workers say so at once."""
 _FIRST_PORT = 20000
 _PORTS = 10000
 """The ports for coordinators: below those that the system gives to connections (32768 and up on Linux)."""
@@ -88,7 +86,7 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     if lost := _lost_slices(request, state):
         first = next(worker for worker in _workers(request, state) if worker.slice == lost[0])
         return MachineStatus("gone", evidence=f"there is no directory {first.details['home']}", lost=lost)
-    return MachineStatus("ready", poll_after=_INSPECT_INTERVAL if simulated else _NOTHING_CHANGES)
+    return MachineStatus("ready", poll_after=_INSPECT_INTERVAL if simulated else 30.0)
 
 
 @hookimpl
