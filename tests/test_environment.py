@@ -147,11 +147,23 @@ ALLOWED = {
     },
     # What commands compare with its source.
     "core/src/tpux/lifecycle/sources.py": {"find_changed"},
-    # `tpux history`, a command.
-    "plugins/history/src/tpux_history/ledger.py": {"read_ledger"},
+    # Whose job it is: commands, and the supervisor, which keeps the variable.
+    "plugins/history/src/tpux_history/ledger.py": {"own_user"},
+    # `tpux reapply`, `tpux tasks` and `tpux web`, which are commands.
+    "plugins/gcp/src/tpux_gcp/reapply.py": {"_user"},
+    "plugins/tasks/src/tpux_tasks/task_file.py": {"_make"},
+    "plugins/web/src/tpux_web/jobs.py": {"__init__"},
+    "plugins/web/src/tpux_web/server.py": {"_directory"},
+    # What a child of the supervisor gets beside the variables that `resolve` has stored.
+    "plugins/gke/src/tpux_gke/login.py": {"_of_plugin"},
+    "plugins/sheets/src/tpux_sheets/mirror.py": {"write"},
+    "plugins/slurm/src/tpux_slurm/commands.py": {"run"},
+    "plugins/slurm/src/tpux_slurm/host.py": {"__init__"},
     # `tpux rehearse`, a command, whose store is not the user's.
     "plugins/rehearse/src/tpux_rehearse/sandbox.py": {"_environment"},
     # The hooks `resolve` and `preflight`.
+    "plugins/gke/src/tpux_gke/cluster.py": {"find", "_of_kubeconfig"},
+    "plugins/slurm/src/tpux_slurm/__init__.py": {"resolve"},
     "plugins/gcp/src/tpux_gcp/project.py": {
         "find_place",
         "_find_endpoint",

@@ -63,7 +63,7 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Show where each value is from: file, line.")] = False,
     json: Json = False,
 ) -> None:
-    """Print a config with all ${...} substituted and secrets masked; of a job the one that it was given."""
+    """Print a config, or the one of a job, with secrets masked."""
     job = "000000"
     if file.exists():
         loaded = _load(file, overrides)

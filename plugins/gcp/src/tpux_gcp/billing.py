@@ -1,4 +1,4 @@
-"""`tpux billing` (Watch): show what a project has cost, by day and category, from the billing export in BigQuery."""
+"""`tpux billing` (Watch): show what a project has cost, by day and category."""
 
 from __future__ import annotations
 

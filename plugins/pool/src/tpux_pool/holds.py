@@ -1,4 +1,4 @@
-"""`tpux hold` and `tpux release` (Machines): keep a TPU of the pool for yourself, for a while."""
+"""`tpux hold` (Machines): keep a TPU of the pool for yourself, for a while."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from tpux.api.options import DURATION
 from tpux_gcp.lookup import open_api
 from tpux_pool.shared import SharedTpu, lease_names, list_shared
 
-hold_app = api.new_app()
-release_app = api.new_app()
+app = api.new_app()
 LONGEST = 7 * 86400.0
 Tpu = Annotated[str, typer.Argument(metavar="TPU", help="Alias or name of a TPU of the pool.")]
 Project = Annotated[str | None, typer.Option(help="Google Cloud project. Default: gcloud's.")]
 
 
-@hold_app.command(epilog="Example: tpux hold v4-32-p2 --for 30m --note debugging")
+@app.command(epilog="Example: tpux hold v4-32-p2 --for 30m --note debugging")
 def hold(
     tpu: Tpu,
     seconds: Annotated[
@@ -36,29 +35,23 @@ def hold(
     """
     if not 0 < seconds <= LONGEST:
         raise UsageError(f"--for {seconds:g}s: a hold lasts more than 0 and at most 7 days")
-    found = _find(tpu, project)
+    found = find_one(tpu, project)
     until = time.time() + seconds / machines.clock_rate()
     use = found.use
     if use is not None and (use.job or use.store):
         raise UsageError(f"{found.called} is {use}", hint="tpux find --free")
     if machines.hold(lease_names(found.found), until=until, note=note[:200]):
-        now = _find(tpu, project).use
+        now = find_one(tpu, project).use
         raise UsageError(f"{found.called} is {now or use or 'in use'}", hint="tpux find --free")
     api.say(f"{found.called} is held until {time.strftime('%Y-%m-%d %H:%M', time.localtime(until))}")
 
 
-@release_app.command(epilog="Example: tpux release v4-32-p2")
-def release(tpu: Tpu, project: Project = None) -> None:
-    """End your hold of a TPU. `tpux stop JOB --release` ends what a job holds."""
-    found = _find(tpu, project)
-    if not machines.end_hold(lease_names(found.found)):
-        use = found.use
-        hint = f"tpux stop {int(use.job)} --release" if use and use.job and not use.store else "tpux find"
-        raise UsageError(f"you do not hold {found.called}{f': it is {use}' if use else ''}", hint=hint)
-    api.say(f"{found.called} is free")
+def find_one(word: str, project: str | None) -> SharedTpu:
+    """Return the TPU of the pool with an alias or a name.
 
-
-def _find(word: str, project: str | None) -> SharedTpu:
+    Raises:
+        UsageError: there is none, or more than one.
+    """
     every = list_shared(open_api(project))
     found = [tpu for tpu in every if tpu.is_called(word)]
     if not found:

@@ -112,7 +112,9 @@ def usage(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Show the bytes of each bucket of a project, by storage class and type, and what they cost a month.
+    """Show what the buckets of a project hold and cost.
+
+    By storage class and type, with what they cost a month.
 
     Soft-deleted objects are a type of their own. The figures are Cloud Monitoring's, about a day old. --folders lists
     the objects instead, says first how many there are, and asks. The prices are Google's list prices, where known. It

@@ -1,4 +1,4 @@
-"""`tpux tasks` (Run): create the jobs of a file of tasks, show them, and start one again or earlier."""
+"""`tpux tasks` (Run): create and show the jobs of a file of tasks."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def rotate_host_key(
 
 
 def reboot(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
-    """Restart workers: their processes end, their disks stay, without `/tmp`."""
+    """Restart workers: processes end, disks stay."""
     client_at(home).reboot(node, *(worker or []))
 
 
