@@ -379,7 +379,7 @@ def test_a_list_fits_the_terminal(tpux):
 
 
 def test_the_plugins_fit_the_terminal(tpux):
-    terminal = Terminal(tpux, "plugins", "list")
+    terminal = Terminal(tpux, "plugins", "list", size=(COLUMNS, 100))  # more rows than there are plugins and commands
     terminal.end()
     lines = terminal.lines
     assert lines[0].split() == ["NAME", "KIND", "VERSION", "STATUS", "ADDS"]

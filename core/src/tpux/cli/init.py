@@ -102,14 +102,15 @@ def _example(name: str, model: type[Section]) -> str:
     line = f"# {name}: {{"
     for key, field in sorted(model.model_fields.items(), key=lambda item: not item[1].is_required()):
         value = f"<{key}>" if field.is_required() else _yaml(field.get_default(call_default_factory=True))
-        if len(f"{line}{key}: {value}") < WIDTH:
-            line += f"{key}: {value}, "
+        line += f"{key}: {value}, " * (len(f"{line}{key}: {value}") < WIDTH)
     return line.removesuffix(", ") + "}"
 
 
 def _yaml(one: object) -> str:
     """Return a value in YAML, on one line."""
-    return one if isinstance(one, str) and _PLAIN.fullmatch(one) else json.dumps(one, default=str, ensure_ascii=False)
+    # A section within a section is a mapping.
+    quoted = json.dumps(one, default=lambda it: getattr(it, "model_dump", it.__str__)(), ensure_ascii=False)
+    return one if isinstance(one, str) and _PLAIN.fullmatch(one) else quoted
 
 
 def _sentence(text: str | None) -> str:
