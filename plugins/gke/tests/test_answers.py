@@ -23,17 +23,20 @@ Answers = Callable[[httpx.Request], httpx.Response]
 
 
 class Api:
-    """A fake API: `jobset` is what it has; `fails` is what the next creations answer."""
+    """A fake API: `jobset` is what it has; `fails` is what creations answer, `gateway` what everything answers."""
 
     def __init__(self) -> None:
         self.jobset: dict[str, JsonValue] | None = None
         self.fails: list[int] = []
-        self.gateway = False
+        self.gateway: JsonValue = None
+        self.answers_creation: JsonValue = None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         """Answer a request."""
-        if self.gateway:
-            return httpx.Response(200, json={"login": "https://sso.example"})
+        if self.gateway is not None:
+            return httpx.Response(200, json=self.gateway)
+        if request.method == "POST" and self.answers_creation is not None:
+            return httpx.Response(200, json=self.answers_creation)
         if request.method == "POST" and self.fails:
             if not (status := self.fails.pop()):
                 raise httpx.ReadTimeout("timed out")
@@ -131,3 +134,24 @@ def test_refused_creation(api: Api, clock: list[float], request_: ProvisionReque
     api.fails = [429]
     assert clock
     assert allocator.release(after(request_, allocator.provision(request_))) == Released()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"login": "https://sso.example"}, {"kind": "Status", "status": "Success"}, {"kind": "PodList", "items": None}, []],
+)
+def test_answer_of_a_gateway(api: Api, request_: ProvisionRequest, content: JsonValue) -> None:
+    """What is not an answer of Kubernetes says nothing: neither that machines are gone, nor that they are released."""
+    api.gateway = content
+    request = replace(request_, saved_state={"uid": "u", "pods": [["p", "pod", "node", 0]]})
+    assert allocator.inspect(request).state == "unknown"
+    assert isinstance(allocator.release(request), Waiting)
+    assert isinstance(allocator.provision(request), Waiting)
+
+
+def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -> None:
+    """It may take effect."""
+    api.answers_creation = {"login": "https://sso.example"}
+    answer = allocator.provision(request_)
+    assert isinstance(answer, Waiting)
+    assert "sent_at" in (answer.saved_state or {})

@@ -101,7 +101,7 @@ def _create(client: Client, request: ProvisionRequest, tpu: GkeTpuSection) -> Wa
     if client.pods(selector(request)):
         return Waiting("pods of the JobSet before are being deleted", _SOON)
     try:
-        made = client.request("POST", client.namespaced(JOBSETS, "jobsets"), body=jobset(request, tpu))
+        made = client.create_jobset(jobset(request, tpu))
     except ApiError as error:
         if error.status == 409:  # the next step sees whose it is
             return Waiting(error.message, _SOON)
