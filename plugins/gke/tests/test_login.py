@@ -82,6 +82,22 @@ def test_exec_plugin(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (kubeconfig.parent / "runs").read_text().count("x") == 2
 
 
+def test_secret_variables(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only variables that name something are stored with the job."""
+    write(kubeconfig, {"exec": {"command": "get-token"}})
+    for name in (
+        "CLOUDSDK_AUTH_ACCESS_TOKEN",
+        "CLOUDSDK_PROXY_PASSWORD",
+        "GOOGLE_API_KEY",
+        "GOOGLE_OAUTH_ACCESS_TOKEN",
+    ):
+        monkeypatch.setenv(name, "secret-value")
+    monkeypatch.setenv("CLOUDSDK_ACTIVE_CONFIG_NAME", "work")
+    found = find(TPU)
+    assert "secret-value" not in json.dumps(found.to_json())
+    assert found.variables["CLOUDSDK_ACTIVE_CONFIG_NAME"] == "work"
+
+
 def test_missing_exec_plugin(kubeconfig: Path) -> None:
     """A program that is not there is named, with what installs it."""
     write(kubeconfig, {"exec": {"command": "no-such-plugin", "installHint": "install it"}})

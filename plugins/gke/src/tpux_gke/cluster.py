@@ -16,6 +16,15 @@ from tpux import JsonValue, TpuxError, plain_reason
 from tpux_gke.objects import Object, part, parts, text
 from tpux_gke.section import GkeTpuSection
 
+_KEPT = (
+    "PATH", "HOME", "USER", "KUBECONFIG", "USE_GKE_GCLOUD_AUTH_PLUGIN",
+    "CLOUDSDK_CONFIG", "CLOUDSDK_ACTIVE_CONFIG_NAME", "CLOUDSDK_CORE_ACCOUNT", "CLOUDSDK_CORE_PROJECT",
+    "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT", "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
+    "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE", "CLOUDSDK_PYTHON",
+    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT",
+)  # fmt: skip
+"""The variables that are stored for an exec plugin: names and paths only. Others, such as
+CLOUDSDK_AUTH_ACCESS_TOKEN and CLOUDSDK_PROXY_PASSWORD, may be secrets."""
 _POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -146,8 +155,6 @@ def _of_kubeconfig(path: Path, tpu: GkeTpuSection) -> Cluster:
         hint = f"contexts: {known}; choose one with tpu.context or kubectl config use-context"
         raise TpuxError(f"{path} has no context {name!r} with a cluster", where="tpu.context", hint=hint)
     user = text(context, "user")
-    wanted = {one for one in ("PATH", "HOME", "USER") if one in os.environ}
-    wanted |= {one for one in os.environ if one.startswith(("CLOUDSDK_", "GOOGLE_", "USE_GKE_GCLOUD"))}
     return Cluster(
         text(cluster, "server").rstrip("/"),
         file_content(cluster, "certificate-authority", path.parent),
@@ -157,7 +164,9 @@ def _of_kubeconfig(path: Path, tpu: GkeTpuSection) -> Cluster:
         kubeconfig=str(path),
         user=user,
         tls_name=text(cluster, "tls-server-name"),
-        variables={one: os.environ[one] for one in sorted(wanted) if entry(config, "user", user).get("exec")},
+        variables={
+            one: os.environ[one] for one in _KEPT if one in os.environ and entry(config, "user", user).get("exec")
+        },
     )
 
 
