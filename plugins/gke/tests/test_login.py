@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpux import JsonValue, TpuxError
+from tpux_gke.client import client_of
 from tpux_gke.cluster import Cluster, find, stored
 from tpux_gke.login import Login
 from tpux_gke.section import GkeTpuSection
@@ -130,3 +131,23 @@ def test_certificate_of_the_server(kubeconfig: Path) -> None:
     with pytest.raises(TpuxError, match="not base64"):
         find(TPU)
     assert Login(Cluster("http://127.0.0.1:1")).tls() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ca": "x"},
+        {"insecure": True},
+        {"tls_name": "x"},
+        {"google": {"project": "x"}},
+        {"in_pod": True},
+        {"context": "x"},
+        {"variables": {"CLOUDSDK_CONFIG": "x"}},
+    ],
+)
+def test_clients_are_not_mixed_up(change: dict[str, JsonValue]) -> None:
+    """A client is used again only for a cluster that is reached in the same way."""
+    one = Cluster("https://10.0.0.1", variables={"HOME": "/home"})
+    other = {**one.to_json(), **change}
+    assert client_of(one.to_json()) is client_of(one.to_json())
+    assert client_of(other) is not client_of(one.to_json())

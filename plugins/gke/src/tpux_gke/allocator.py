@@ -294,7 +294,7 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
     """Return the JobSets that jobs of this store created and no longer hold."""
     from tpux.api import machines
 
-    found: list[Orphan] = []
+    found: dict[str, Orphan] = {}  # by uid: several clients may be of one cluster, with logins of their own
     for client in {id(one): one for one in map(client_of, (place for place in places if place.get("server")))}.values():
         try:
             store = machines.store_id()
@@ -305,8 +305,8 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
         for one in listed:
             job = text(one, "metadata", "labels", "tpux-job")
             if job and not machines.is_active(job):
-                found.append(_orphan(client, one, job))
-    return found
+                found.setdefault(uid_of(one), _orphan(client, one, job))
+    return [*found.values()]
 
 
 def _orphan(client: Client, thing: Object, job: str) -> Orphan:

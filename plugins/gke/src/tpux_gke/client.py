@@ -211,7 +211,7 @@ def _pause(answer: Response) -> float | None:
     return float(given) if given.isdigit() else None
 
 
-_clients: dict[tuple[str, ...], Client] = {}
+_clients: dict[str, Client] = {}
 _lock = threading.Lock()
 
 

@@ -6,6 +6,7 @@ What `resolve` stores has no secrets: a token is read from where it is each time
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -63,9 +64,9 @@ class Cluster:
         return {"shown": ["server", "context", "namespace"], **asdict(self)}
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What tells it from others."""
-        return (self.server, self.kubeconfig, self.user, self.namespace)
+    def key(self) -> str:
+        """What tells it from others: all fields, as any of them may change how it is reached."""
+        return json.dumps(asdict(self), sort_keys=True)
 
 
 def stored(data: Mapping[str, JsonValue]) -> Cluster:
