@@ -6,13 +6,16 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tpux import JsonValue, TpuxError
-from tpux_gke.client import client_of
+from tpux_gke.client import ApiError, Client, client_of
 from tpux_gke.cluster import Cluster, find, stored
+from tpux_gke.execs import Exec
 from tpux_gke.login import Login
+from tpux_gke.preflight import check
 from tpux_gke.section import GkeTpuSection
 
 TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
@@ -151,3 +154,43 @@ def test_clients_are_not_mixed_up(change: dict[str, JsonValue]) -> None:
     other = {**one.to_json(), **change}
     assert client_of(one.to_json()) is client_of(one.to_json())
     assert client_of(other) is not client_of(one.to_json())
+
+
+@pytest.mark.parametrize(
+    ("server", "is_sent"),
+    [
+        ("http://10.0.0.1", False),
+        ("http://127.0.0.1.example", False),
+        ("http://cluster.example:8080", False),
+        ("http://127.0.0.2:1", True),
+        ("http://[::1]:1", True),
+        ("http://localhost:1", True),
+        ("https://10.0.0.1", True),
+    ],
+)
+def test_no_token_in_the_clear(kubeconfig: Path, server: str, is_sent: bool) -> None:
+    """A token is sent over http to this machine only; else neither a call nor an exec is made."""
+    client = Client(find_of(kubeconfig, server))
+    if is_sent:
+        assert client.login.token() == "secret"
+        return
+    with pytest.raises(ApiError, match="is not https") as raised:
+        client.get("api/v1/nodes")
+    assert raised.value.status == 401
+    with pytest.raises(EOFError, match="is not https"):
+        Exec(client, "pod", ["true"])
+
+
+def find_of(kubeconfig: Path, server: str, **cluster: JsonValue) -> Cluster:
+    """Return the cluster of a kubeconfig with a token."""
+    write(kubeconfig, {"token": "secret"}, server=server, **cluster)
+    return find(TPU)
+
+
+def test_certificate_that_is_not_verified(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preflight warns of it."""
+    resolved = find_of(kubeconfig, "https://10.0.0.1", **{"insecure-skip-tls-verify": True}).to_json()
+    monkeypatch.setattr(client_of(resolved), "get", lambda _: None)
+    warning, _ = check(SimpleNamespace(resolved={"gke": resolved}), TPU)  # type: ignore[arg-type]
+    assert warning.level == "warning"
+    assert "is not verified" in warning.message

@@ -173,7 +173,7 @@ class Client:
 
         headers = {"Accept": "application/json"}
         try:
-            if token := self.login.credential().token:
+            if token := self.login.token():
                 headers["Authorization"] = f"Bearer {token}"
             http = self._connection()
             return http.request(method, f"/{path}", params=parameters, json=body, headers=headers)
