@@ -155,3 +155,13 @@ def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -
     answer = allocator.provision(request_)
     assert isinstance(answer, Waiting)
     assert "sent_at" in (answer.saved_state or {})
+
+
+@pytest.mark.parametrize(("uid", "is_named"), [("u1", True), ("u2", False)])
+def test_labels_that_were_changed(api: Api, request_: ProvisionRequest, uid: str, is_named: bool) -> None:
+    """A JobSet of the job without its labels is left, and named; another one of this name is nobody's concern."""
+    api.jobset = {"kind": "JobSet", "metadata": {"name": "train", "uid": "u1", "labels": {"team": "other"}}}
+    answer = allocator.release(replace(request_, saved_state={"uid": uid}))
+    assert isinstance(answer, Released)
+    assert ("kubectl delete jobset train --namespace default" in answer.left) == is_named
+    assert api.jobset is not None

@@ -272,6 +272,9 @@ def _release(request: ProvisionRequest) -> Released | Waiting:
         client = client_of(request.resolved)
         existing = client.jobset(jobset_name(request))
         if existing is not None and not is_ours(existing, request):
+            if uid_of(existing) == request.saved_state.get("uid"):
+                what = f"JobSet {name_of(existing)}, which the job has created, has not its labels any more"
+                return Released(f"{what}; delete it with: {_delete_command(client, existing)}")
             return Released()  # ours, and its pods, were gone before another one could have this name
         if existing is not None:
             if not is_being_deleted(existing):
@@ -310,10 +313,13 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
 
 
 def _orphan(client: Client, thing: Object, job: str) -> Orphan:
-    cluster, name = client.cluster, name_of(thing)
-    context = f" --context {cluster.context}" if cluster.context else ""
-    command = f"kubectl delete jobset {name} --namespace {cluster.namespace}{context}"
-    return Orphan(name, f"namespace {cluster.namespace} of {cluster.server}", f"JobSet, of job {job}", command)
+    where = f"namespace {client.cluster.namespace} of {client.cluster.server}"
+    return Orphan(name_of(thing), where, f"JobSet, of job {job}", _delete_command(client, thing))
+
+
+def _delete_command(client: Client, thing: Object) -> str:
+    context = f" --context {client.cluster.context}" if client.cluster.context else ""
+    return f"kubectl delete jobset {name_of(thing)} --namespace {client.cluster.namespace}{context}"
 
 
 def _delete(client: Client, thing: Object) -> None:
