@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tpux_gke.section import GkeTpuSection
 
 OWNER = {"tpux-store": "s1", "tpux-user": "me", "tpux-job": "000007", "tpux-token": "abcd"}
 TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
-Answers = Callable[[httpx.Request], httpx.Response]
 
 
 class Api:
@@ -30,6 +28,10 @@ class Api:
         self.fails: list[int] = []
         self.gateway: JsonValue = None
         self.answers_creation: JsonValue = None
+
+    def has_jobset(self) -> bool:
+        """Return whether it has one."""
+        return self.jobset is not None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         """Answer a request."""
@@ -95,9 +97,9 @@ def test_lost_creation(api: Api, clock: list[float], request_: ProvisionRequest,
         assert isinstance(answer, Waiting)
         assert answer.ends_within == 1090 - clock[0]
         request = after(request, answer)
-    api.jobset = jobset(request, TPU)  # type: ignore[assignment]
+    api.jobset = jobset(request, TPU)
     assert isinstance(allocator.release(request), Waiting)
-    assert api.jobset is None
+    assert not api.has_jobset()
     clock[0] = 1091.0
     assert allocator.release(request) == Released()
 
@@ -108,9 +110,9 @@ def test_lost_creation_that_was_repeated(api: Api, clock: list[float], request_:
     request = after(request_, allocator.provision(request_))
     for _ in range(3):
         request = after(request, allocator.provision(request))
-    assert api.jobset is not None
+    assert api.has_jobset()
     request = after(request, allocator.release(request))
-    assert api.jobset is None
+    assert not api.has_jobset()
     assert isinstance(allocator.release(request), Waiting)
     clock[0] = 1091.0
     assert allocator.release(request) == Released()
@@ -164,4 +166,19 @@ def test_labels_that_were_changed(api: Api, request_: ProvisionRequest, uid: str
     answer = allocator.release(replace(request_, saved_state={"uid": uid}))
     assert isinstance(answer, Released)
     assert ("kubectl delete jobset train --namespace default" in answer.left) == is_named
-    assert api.jobset is not None
+    assert api.has_jobset()
+
+
+def test_orphan_that_two_clients_see(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported once, though jobs of two shells have a client of its cluster each."""
+    orphan: dict[str, JsonValue] = {"metadata": {"name": "train", "uid": "u1", "labels": {"tpux-job": "000007"}}}
+    api.gateway = {"kind": "JobSetList", "items": [orphan]}
+    clients = [Client(Cluster("http://127.0.0.1:1", variables={"HOME": home})) for home in ("a", "b")]
+    for client in clients:
+        http = httpx.Client(transport=httpx.MockTransport(api), base_url="http://127.0.0.1:1")
+        monkeypatch.setattr(client, "_http", http)
+    monkeypatch.setattr(allocator, "client_of", lambda place: clients[place["number"]])
+    monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
+    monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
+    found = allocator.find_orphans([{"server": "x", "number": number} for number in (0, 1)])
+    assert [one.name for one in found] == ["train"]

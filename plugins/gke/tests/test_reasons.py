@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tpux import JsonValue
 from tpux_gke.reasons import own_fault
 
 _LOW = "The node was low on resource: "
@@ -21,5 +22,6 @@ _LOW = "The node was low on resource: "
 )
 def test_eviction(said: str, kind: str) -> None:
     """A node that evicts the pod for what the program uses would do so again."""
-    pod = {"metadata": {"name": "pod"}, "status": {"phase": "Failed", "reason": "Evicted", "message": said}}
+    status: JsonValue = {"phase": "Failed", "reason": "Evicted", "message": said}
+    pod: dict[str, JsonValue] = {"metadata": {"name": "pod"}, "status": status}
     assert own_fault(pod)[0] == kind
