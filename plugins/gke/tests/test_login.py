@@ -6,12 +6,16 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tpux import JsonValue, TpuxError
+from tpux_gke.client import ApiError, Client, client_of
 from tpux_gke.cluster import Cluster, find, stored
+from tpux_gke.execs import Exec
 from tpux_gke.login import Login
+from tpux_gke.preflight import check
 from tpux_gke.section import GkeTpuSection
 
 TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
@@ -82,6 +86,22 @@ def test_exec_plugin(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (kubeconfig.parent / "runs").read_text().count("x") == 2
 
 
+def test_secret_variables(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only variables that name something are stored with the job."""
+    write(kubeconfig, {"exec": {"command": "get-token"}})
+    for name in (
+        "CLOUDSDK_AUTH_ACCESS_TOKEN",
+        "CLOUDSDK_PROXY_PASSWORD",
+        "GOOGLE_API_KEY",
+        "GOOGLE_OAUTH_ACCESS_TOKEN",
+    ):
+        monkeypatch.setenv(name, "secret-value")
+    monkeypatch.setenv("CLOUDSDK_ACTIVE_CONFIG_NAME", "work")
+    found = find(TPU)
+    assert "secret-value" not in json.dumps(found.to_json())
+    assert found.variables["CLOUDSDK_ACTIVE_CONFIG_NAME"] == "work"
+
+
 def test_missing_exec_plugin(kubeconfig: Path) -> None:
     """A program that is not there is named, with what installs it."""
     write(kubeconfig, {"exec": {"command": "no-such-plugin", "installHint": "install it"}})
@@ -114,3 +134,63 @@ def test_certificate_of_the_server(kubeconfig: Path) -> None:
     with pytest.raises(TpuxError, match="not base64"):
         find(TPU)
     assert Login(Cluster("http://127.0.0.1:1")).tls() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ca": "x"},
+        {"insecure": True},
+        {"tls_name": "x"},
+        {"google": {"project": "x"}},
+        {"in_pod": True},
+        {"context": "x"},
+        {"variables": {"CLOUDSDK_CONFIG": "x"}},
+    ],
+)
+def test_clients_are_not_mixed_up(change: dict[str, JsonValue]) -> None:
+    """A client is used again only for a cluster that is reached in the same way."""
+    one = Cluster("https://10.0.0.1", variables={"HOME": "/home"})
+    other = {**one.to_json(), **change}
+    assert client_of(one.to_json()) is client_of(one.to_json())
+    assert client_of(other) is not client_of(one.to_json())
+
+
+@pytest.mark.parametrize(
+    ("server", "is_sent"),
+    [
+        ("http://10.0.0.1", False),
+        ("http://127.0.0.1.example", False),
+        ("http://cluster.example:8080", False),
+        ("http://127.0.0.2:1", True),
+        ("http://[::1]:1", True),
+        ("http://localhost:1", True),
+        ("https://10.0.0.1", True),
+    ],
+)
+def test_no_token_in_the_clear(kubeconfig: Path, server: str, is_sent: bool) -> None:
+    """A token is sent over http to this machine only; else neither a call nor an exec is made."""
+    client = Client(find_of(kubeconfig, server))
+    if is_sent:
+        assert client.login.token() == "secret"
+        return
+    with pytest.raises(ApiError, match="is not https") as raised:
+        client.get("api/v1/nodes")
+    assert raised.value.status == 401
+    with pytest.raises(EOFError, match="is not https"):
+        Exec(client, "pod", ["true"])
+
+
+def find_of(kubeconfig: Path, server: str, **cluster: JsonValue) -> Cluster:
+    """Return the cluster of a kubeconfig with a token."""
+    write(kubeconfig, {"token": "secret"}, server=server, **cluster)
+    return find(TPU)
+
+
+def test_certificate_that_is_not_verified(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preflight warns of it."""
+    resolved = find_of(kubeconfig, "https://10.0.0.1", **{"insecure-skip-tls-verify": True}).to_json()
+    monkeypatch.setattr(client_of(resolved), "get", lambda _: None)
+    warning, _ = check(SimpleNamespace(resolved={"gke": resolved}), TPU)  # type: ignore[arg-type]
+    assert warning.level == "warning"
+    assert "is not verified" in warning.message

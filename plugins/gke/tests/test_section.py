@@ -9,6 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from tpux import JsonValue, ProvisionRequest, TpuxError
+from tpux.config import load
+from tpux.errors import ConfigError
+from tpux.plugin.manager import Plugins
 from tpux_gke.manifest import is_ours, jobset, jobset_name, merged
 from tpux_gke.objects import parts, text
 from tpux_gke.section import GkeTpuSection, slice_of
@@ -96,6 +99,25 @@ def test_wrong_sections(keys: dict[str, object], said: str) -> None:
     """Keys that contradict each other are errors."""
     with pytest.raises(ValidationError, match=said):
         section(**keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "pod: {spec: {containers: [{name: main, env: [{name: KEY, value: '${env:MY_KEY}'}]}]}}",
+        "volumes: {/data: {csi: {driver: d, volumeAttributes: {key: '${env:MY_KEY}'}}}}",
+    ],
+)
+def test_secret_in_the_jobset(keys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret in what becomes part of the JobSet is refused: others can read it there."""
+    monkeypatch.setenv("MY_KEY", "secret-value")
+    path = tmp_path / "job.yaml"
+    path.write_text(f"tpu: {{allocation_mode: gke, accelerator: v6e-8, image: i, {keys}}}\ncommand: {{cmd: 'true'}}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(path, plugins=Plugins())
+    (problem,) = raised.value.problems
+    assert "cannot have the secret" in problem.message
+    assert "secretKeyRef" in problem.hint
 
 
 def test_slices_is_an_alias() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 from tpux import (
@@ -46,8 +48,8 @@ POLL = 10.0
 _SOON, _LATER = 1.0, 10.0
 _START_TRIES = 3
 """How often a node has tried to start a container until it counts as impossible."""
-_ABSENT_LOOKS = 2
-"""How often a JobSet must be missing, if the answer to a request for it was lost: it may still be on its way."""
+UNANSWERED_FOR = 90.0
+"""Seconds for which a creation without an answer may still take effect: API servers and gateways end it by then."""
 _FAULT = "gke-fault.json"
 """In the job's directory: that the program has ended its own pod. New pods would end in the same way."""
 _TAINT = "cloud.google.com/impending-node-termination"
@@ -58,12 +60,26 @@ FailureKind = Literal["config", "auth", "out-of-memory", "program"]
 @hookimpl
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     """Create the JobSet unless there is one, and wait until all of its pods are ready."""
-    tpu = section_of(request.tpu)
     if (fault := request.directory / _FAULT).exists():
         found = cast("dict[str, str]", json.loads(fault.read_text(encoding="utf-8")))
         fault.unlink()
         kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
         return _denied(kind, found["evidence"], found["hint"])
+    answer = _provision(request)
+    sent_at = time.time() if request.interrupted else _sent_at(request.saved_state)
+    if sent_at + UNANSWERED_FOR <= time.time():
+        return answer
+    before = {key: value for key, value in request.saved_state.items() if key != "releasing"}
+    if isinstance(answer, Denied):  # it has no state: a release must know of what was sent before
+        return (
+            Waiting(answer.failure.evidence, _SOON, {**before, "sent_at": sent_at}) if request.interrupted else answer
+        )
+    kept = before if answer.saved_state is None else {}
+    return replace(answer, saved_state={**kept, "sent_at": sent_at, **(answer.saved_state or {})})
+
+
+def _provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
+    tpu = section_of(request.tpu)
     try:
         client = client_of(request.resolved)
         existing = client.jobset(jobset_name(request))
@@ -85,11 +101,14 @@ def _create(client: Client, request: ProvisionRequest, tpu: GkeTpuSection) -> Wa
     if client.pods(selector(request)):
         return Waiting("pods of the JobSet before are being deleted", _SOON)
     try:
-        made = client.request("POST", client.namespaced(JOBSETS, "jobsets"), body=jobset(request, tpu))
+        made = client.create_jobset(jobset(request, tpu))
     except ApiError as error:
         if error.status == 409:  # the next step sees whose it is
             return Waiting(error.message, _SOON)
-        return _refused(error)
+        answer = _refused(error)
+        if isinstance(answer, Waiting) and (error.status == 0 or error.status >= 500):
+            return replace(answer, saved_state={"sent_at": time.time()})
+        return answer
     return Waiting(f"JobSet {name_of(made)} is created", 0.3, {"uid": uid_of(made)})
 
 
@@ -235,24 +254,42 @@ def _note_own_fault(request: ProvisionRequest, pods: Sequence[Object]) -> None:
 
 @hookimpl
 def release(request: ProvisionRequest) -> Released | Waiting:
-    """Delete the JobSet, and wait until it and all of its pods are gone."""
+    """Delete the JobSet, and wait until it and all of its pods are gone, and none can follow them."""
+    saved = dict(request.saved_state)
+    if request.interrupted and not saved.get("releasing"):
+        saved["sent_at"] = time.time()  # at the latest: the process that may have sent it has ended
+    saved["releasing"] = True
+    answer = _release(request)
+    left = min(_sent_at(saved), time.time()) + UNANSWERED_FOR - time.time()
+    if isinstance(answer, Released) and left > 0:
+        why = f"a request for JobSet {jobset_name(request)} was not answered, and may still take effect"
+        return Waiting(why, min(_LATER, left), saved, ends_within=left)
+    return replace(answer, saved_state=saved) if isinstance(answer, Waiting) else answer
+
+
+def _release(request: ProvisionRequest) -> Released | Waiting:
     try:
         client = client_of(request.resolved)
         existing = client.jobset(jobset_name(request))
         if existing is not None and not is_ours(existing, request):
+            if uid_of(existing) == request.saved_state.get("uid"):
+                what = f"JobSet {name_of(existing)}, which the job has created, has not its labels any more"
+                return Released(f"{what}; delete it with: {_delete_command(client, existing)}")
             return Released()  # ours, and its pods, were gone before another one could have this name
         if existing is not None:
             if not is_being_deleted(existing):
                 _delete(client, existing)
-            return Waiting(f"JobSet {name_of(existing)} is being deleted", 0.5, {**request.saved_state, "absent": 0})
+            return Waiting(f"JobSet {name_of(existing)} is being deleted", 0.5)
         if pods := client.pods(selector(request)):
             return Waiting(f"{len(pods)} pods are ending, such as {name_of(pods[0])}", 0.5)
-        absent = int(str(request.saved_state.get("absent") or 0)) + 1
-        if request.interrupted and absent < _ABSENT_LOOKS:
-            return Waiting("a request whose answer was lost may still take effect", _SOON, {"absent": absent})
         return Released()
     except ApiError as error:
         return Waiting(error.message, error.retry_after or _LATER, hint=error.hint)
+
+
+def _sent_at(saved: Mapping[str, JsonValue]) -> float:
+    """Return when the last creation without an answer was sent, 0 if none was."""
+    return float(str(saved.get("sent_at") or 0))
 
 
 @hookimpl
@@ -260,7 +297,7 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
     """Return the JobSets that jobs of this store created and no longer hold."""
     from tpux.api import machines
 
-    found: list[Orphan] = []
+    found: dict[str, Orphan] = {}  # by uid: several clients may be of one cluster, with logins of their own
     for client in {id(one): one for one in map(client_of, (place for place in places if place.get("server")))}.values():
         try:
             store = machines.store_id()
@@ -271,15 +308,18 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
         for one in listed:
             job = text(one, "metadata", "labels", "tpux-job")
             if job and not machines.is_active(job):
-                found.append(_orphan(client, one, job))
-    return found
+                found.setdefault(uid_of(one), _orphan(client, one, job))
+    return [*found.values()]
 
 
 def _orphan(client: Client, thing: Object, job: str) -> Orphan:
-    cluster, name = client.cluster, name_of(thing)
-    context = f" --context {cluster.context}" if cluster.context else ""
-    command = f"kubectl delete jobset {name} --namespace {cluster.namespace}{context}"
-    return Orphan(name, f"namespace {cluster.namespace} of {cluster.server}", f"JobSet, of job {job}", command)
+    where = f"namespace {client.cluster.namespace} of {client.cluster.server}"
+    return Orphan(name_of(thing), where, f"JobSet, of job {job}", _delete_command(client, thing))
+
+
+def _delete_command(client: Client, thing: Object) -> str:
+    context = f" --context {client.cluster.context}" if client.cluster.context else ""
+    return f"kubectl delete jobset {name_of(thing)} --namespace {client.cluster.namespace}{context}"
 
 
 def _delete(client: Client, thing: Object) -> None:

@@ -21,6 +21,7 @@ _PAGE = 500
 _LIST_TRIES = 3
 """How often a list is read anew when it has expired between two of its pages."""
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
+_GATEWAY = "a gateway may have answered in its place: kubectl get jobsets must work, with the context of the job"
 KUEUE = "kueue.x-k8s.io"
 FOREVER_REFUSED = frozenset({400, 403, 404, 405, 415, 422})
 """Answers to a request that the same request would get again."""
@@ -94,16 +95,19 @@ class Client:
         except ValueError:
             content = None
         found = content if isinstance(content, dict) else {}
-        if answer.is_success and content is not None:
+        kind = text(found, "kind")
+        if answer.is_success and kind:
             return found
+        if answer.is_success:
+            what = f"HTTP {answer.status_code} is not an answer of Kubernetes: {answer.text[:200].strip()}"
+            raise ApiError(what, hint=_GATEWAY)
         said = text(found, "message") or answer.text[:200].strip() or answer.reason_phrase
         hint = ""
         if answer.status_code == 401:
             hint = "log in again: `kubectl get pods` must work, with the context of the job"
         elif answer.status_code == 403:
             hint = "ask the cluster's administrator for the permissions in docs/gke.md"
-        status = answer.status_code if not answer.is_success else 0
-        raise ApiError(f"HTTP {answer.status_code}: {said}", status, hint=hint, retry_after=_pause(answer))
+        raise ApiError(f"HTTP {answer.status_code}: {said}", answer.status_code, hint=hint, retry_after=_pause(answer))
 
     def forget(self) -> None:
         """Read the login again for the next call, and connect anew."""
@@ -116,8 +120,22 @@ class Client:
         return "/".join((path, "namespaces", self.cluster.namespace, *names))
 
     def jobset(self, name: str) -> Object | None:
-        """Return a JobSet."""
-        return self.get(self.namespaced(JOBSETS, "jobsets", name))
+        """Return a JobSet.
+
+        Raises:
+            ApiError: it is not known whether there is one.
+        """
+        found = self.get(self.namespaced(JOBSETS, "jobsets", name))
+        return None if found is None else _jobset(found, name)
+
+    def create_jobset(self, wanted: Object) -> Object:
+        """Create a JobSet, and return it.
+
+        Raises:
+            ApiError: it was refused, or it is not known whether it was created.
+        """
+        made = self.request("POST", self.namespaced(JOBSETS, "jobsets"), body=wanted)
+        return _jobset(made, text(wanted, "metadata", "name"))
 
     def kueue(self) -> str:
         """Return the path of Kueue's API in the version that the cluster prefers."""
@@ -144,6 +162,8 @@ class Client:
         while True:
             following = {"continue": more} if more else {}
             page = self.request("GET", path, {**parameters, "limit": str(_PAGE), **following})
+            if not isinstance(page.get("items"), list):
+                raise ApiError(f"the answer is a {text(page, 'kind')}, not a list of {path}", hint=_GATEWAY)
             found += parts(page, "items")
             if not (more := text(page, "metadata", "continue")):
                 return found
@@ -153,7 +173,7 @@ class Client:
 
         headers = {"Accept": "application/json"}
         try:
-            if token := self.login.credential().token:
+            if token := self.login.token():
                 headers["Authorization"] = f"Bearer {token}"
             http = self._connection()
             return http.request(method, f"/{path}", params=parameters, json=body, headers=headers)
@@ -180,12 +200,18 @@ class Client:
             return self._http
 
 
+def _jobset(found: Object, name: str) -> Object:
+    if (text(found, "kind"), text(found, "metadata", "name")) != ("JobSet", name):
+        raise ApiError(f"the answer is a {text(found, 'kind')}, not the JobSet {name}", hint=_GATEWAY)
+    return found
+
+
 def _pause(answer: Response) -> float | None:
     given = answer.headers.get("Retry-After", "")
     return float(given) if given.isdigit() else None
 
 
-_clients: dict[tuple[str, ...], Client] = {}
+_clients: dict[str, Client] = {}
 _lock = threading.Lock()
 
 

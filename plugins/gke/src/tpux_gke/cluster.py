@@ -6,6 +6,7 @@ What `resolve` stores has no secrets: a token is read from where it is each time
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -16,6 +17,15 @@ from tpux import JsonValue, TpuxError, plain_reason
 from tpux_gke.objects import Object, part, parts, text
 from tpux_gke.section import GkeTpuSection
 
+_KEPT = (
+    "PATH", "HOME", "USER", "KUBECONFIG", "USE_GKE_GCLOUD_AUTH_PLUGIN",
+    "CLOUDSDK_CONFIG", "CLOUDSDK_ACTIVE_CONFIG_NAME", "CLOUDSDK_CORE_ACCOUNT", "CLOUDSDK_CORE_PROJECT",
+    "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT", "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
+    "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE", "CLOUDSDK_PYTHON",
+    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT",
+)  # fmt: skip
+"""The variables that are stored for an exec plugin: names and paths only. Others, such as
+CLOUDSDK_AUTH_ACCESS_TOKEN and CLOUDSDK_PROXY_PASSWORD, may be secrets."""
 _POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -54,9 +64,9 @@ class Cluster:
         return {"shown": ["server", "context", "namespace"], **asdict(self)}
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What tells it from others."""
-        return (self.server, self.kubeconfig, self.user, self.namespace)
+    def key(self) -> str:
+        """What tells it from others: all fields, as any of them may change how it is reached."""
+        return json.dumps(asdict(self), sort_keys=True)
 
 
 def stored(data: Mapping[str, JsonValue]) -> Cluster:
@@ -146,8 +156,6 @@ def _of_kubeconfig(path: Path, tpu: GkeTpuSection) -> Cluster:
         hint = f"contexts: {known}; choose one with tpu.context or kubectl config use-context"
         raise TpuxError(f"{path} has no context {name!r} with a cluster", where="tpu.context", hint=hint)
     user = text(context, "user")
-    wanted = {one for one in ("PATH", "HOME", "USER") if one in os.environ}
-    wanted |= {one for one in os.environ if one.startswith(("CLOUDSDK_", "GOOGLE_", "USE_GKE_GCLOUD"))}
     return Cluster(
         text(cluster, "server").rstrip("/"),
         file_content(cluster, "certificate-authority", path.parent),
@@ -157,7 +165,9 @@ def _of_kubeconfig(path: Path, tpu: GkeTpuSection) -> Cluster:
         kubeconfig=str(path),
         user=user,
         tls_name=text(cluster, "tls-server-name"),
-        variables={one: os.environ[one] for one in sorted(wanted) if entry(config, "user", user).get("exec")},
+        variables={
+            one: os.environ[one] for one in _KEPT if one in os.environ and entry(config, "user", user).get("exec")
+        },
     )
 
 

@@ -218,7 +218,7 @@ def _connect(client: Client, pod: str, argv: Sequence[str]) -> tuple[socket.sock
     uri = f"{scheme}://{address.netloc}{address.path}/{path}?{urlencode(query)}"
     protocol = ClientProtocol(parse_uri(uri), subprotocols=[Subprotocol(name) for name in _PROTOCOLS], max_size=None)
     request = protocol.connect()
-    if token := client.login.credential().token:
+    if token := client.login.token():
         request.headers["Authorization"] = f"Bearer {token}"
     deadline = time.monotonic() + OPENING
     host, port = address.hostname or "", address.port or (443 if scheme == "wss" else 80)

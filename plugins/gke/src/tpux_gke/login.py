@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 from tpux import TpuxError, plain_reason
 from tpux_gke import cluster as clusters
@@ -71,6 +73,19 @@ class Login:
                 self._found = found
         return found
 
+    def token(self) -> str:
+        """Return the bearer token, "" without one.
+
+        Raises:
+            TpuxError: there is no login, or everybody on the way to the server could read the token.
+        """
+        address = urlsplit(self._cluster.server)
+        token = self.credential().token
+        if token and address.scheme != "https" and not _is_loopback(address.hostname or ""):
+            message = f"{self._cluster.server} is not https: a token is not sent to it, as others could read it"
+            raise TpuxError(message, hint="the server of the kubeconfig's cluster must be https, or on this machine")
+        return token
+
     def forget(self) -> None:
         """Read it again the next time: the API has refused it."""
         with self._lock:
@@ -111,6 +126,13 @@ class Login:
             clusters.file_content(user, name, path.parent) for name in ("client-certificate", "client-key")
         )
         return Credential(text(user, "token"), certificate, key)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _soon() -> float:

@@ -27,6 +27,20 @@ def check(job: Job, tpu: GkeTpuSection) -> list[Finding]:
         return missing
     try:
         client = client_of(job.resolved.get("gke", {}))
+    except TpuxError as error:
+        return [Finding("error", error.message, error.where, hint=error.hint)]
+    return [*_unverified(client), *_of_cluster(client, tpu)]
+
+
+def _unverified(client: Client) -> Iterator[Finding]:
+    if client.cluster.insecure:
+        hint = "give the cluster's certificate-authority in the kubeconfig, in place of insecure-skip-tls-verify"
+        message = f"the certificate of {client.cluster.server} is not verified: another server could take the token"
+        yield Finding("warning", message, hint=hint)
+
+
+def _of_cluster(client: Client, tpu: GkeTpuSection) -> list[Finding]:
+    try:
         if client.get(JOBSETS) is None:
             hint = "ask the administrator to install JobSet: https://jobset.sigs.k8s.io"
             return [Finding("error", f"{client.cluster.server} does not serve JobSet v1alpha2", hint=hint)]

@@ -80,6 +80,8 @@ def own_fault(pod: Object) -> tuple[str, str]:
     said = text(pod, "status", "message")
     if text(pod, "status", "reason") == "Evicted" and any(word in said.lower() for word in _DISK):
         return "program", f"pod {name_of(pod)}: Evicted: {said}"
+    if text(pod, "status", "reason") == "Evicted" and "memory" in said.lower():
+        return "out-of-memory", f"pod {name_of(pod)}: Evicted: {said}"
     return "", ""
 
 

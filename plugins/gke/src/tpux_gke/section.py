@@ -192,6 +192,11 @@ class GkeTpuSection(TpuSection):
         """Return the number of pods."""
         return None if self.accelerator is None else self.node_count * self.slice().hosts
 
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the keys that become part of the JobSet, which others in the namespace can read."""
+        hint = "give it to the program in command.env, or name a Secret of Kubernetes (secretKeyRef, secretName)"
+        return dict.fromkeys(["pod", "volumes"], hint)
+
     def durable_paths(self) -> list[str]:
         """Return the volumes that outlive the pods."""
         lasting = [path for path, volume in self.volumes.items() if not {"emptyDir", "configMap", "secret"} & {*volume}]

@@ -1,0 +1,184 @@
+"""Answers of an API that get lost, or come from something else: on a fake connection, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tpux import JsonValue, ProvisionRequest, Released, Waiting
+from tpux_gke import allocator
+from tpux_gke.client import Client
+from tpux_gke.cluster import Cluster
+from tpux_gke.manifest import jobset
+from tpux_gke.section import GkeTpuSection
+
+OWNER = {"tpux-store": "s1", "tpux-user": "me", "tpux-job": "000007", "tpux-token": "abcd"}
+TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
+
+
+class Api:
+    """A fake API: `jobset` is what it has; `fails` is what creations answer, `gateway` what everything answers."""
+
+    def __init__(self) -> None:
+        self.jobset: dict[str, JsonValue] | None = None
+        self.fails: list[int] = []
+        self.gateway: JsonValue = None
+        self.answers_creation: JsonValue = None
+
+    def has_jobset(self) -> bool:
+        """Return whether it has one."""
+        return self.jobset is not None
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        """Answer a request."""
+        if self.gateway is not None:
+            return httpx.Response(200, json=self.gateway)
+        if request.method == "POST" and self.answers_creation is not None:
+            return httpx.Response(200, json=self.answers_creation)
+        if request.method == "POST" and self.fails:
+            if not (status := self.fails.pop()):
+                raise httpx.ReadTimeout("timed out")
+            return httpx.Response(status, json={"kind": "Status", "message": "no"})
+        if request.method == "POST":
+            made: dict[str, JsonValue] = json.loads(request.content)
+            self.jobset = made
+            return httpx.Response(201, json=made)
+        if request.url.path.endswith("/jobsets/train"):
+            if self.jobset is None:
+                return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "message": "not found"})
+            found = self.jobset
+            self.jobset = None if request.method == "DELETE" else found
+            return httpx.Response(200, json=found)
+        return httpx.Response(200, json={"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []})
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    """Return an API, which the allocator uses."""
+    made = Api()
+    client = Client(Cluster("http://127.0.0.1:1"))
+    http = httpx.Client(transport=httpx.MockTransport(made), base_url="http://127.0.0.1:1")
+    monkeypatch.setattr(client, "_http", http)
+    monkeypatch.setattr(allocator, "client_of", lambda _: client)
+    return made
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time, which a test may change."""
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> ProvisionRequest:
+    """Return a job's request."""
+    return ProvisionRequest("train", TPU, None, OWNER, (), tmp_path)
+
+
+def after(request: ProvisionRequest, answer: object) -> ProvisionRequest:
+    """Return the request with the state that an answer asks to be kept."""
+    state = getattr(answer, "saved_state", None)
+    return request if state is None else replace(request, saved_state=state)
+
+
+@pytest.mark.parametrize("status", [0, 500, 504])
+def test_lost_creation(api: Api, clock: list[float], request_: ProvisionRequest, status: int) -> None:
+    """A release waits as long as the creation may take effect, and deletes what comes of it."""
+    api.fails = [status]
+    request = after(request_, allocator.provision(request_))
+    for clock[0] in (1010.0, 1080.0):
+        answer = allocator.release(request)
+        assert isinstance(answer, Waiting)
+        assert answer.ends_within == 1090 - clock[0]
+        request = after(request, answer)
+    api.jobset = jobset(request, TPU)
+    assert isinstance(allocator.release(request), Waiting)
+    assert not api.has_jobset()
+    clock[0] = 1091.0
+    assert allocator.release(request) == Released()
+
+
+def test_lost_creation_that_was_repeated(api: Api, clock: list[float], request_: ProvisionRequest) -> None:
+    """The one before may still follow the one that was answered."""
+    api.fails = [0]
+    request = after(request_, allocator.provision(request_))
+    for _ in range(3):
+        request = after(request, allocator.provision(request))
+    assert api.has_jobset()
+    request = after(request, allocator.release(request))
+    assert not api.has_jobset()
+    assert isinstance(allocator.release(request), Waiting)
+    clock[0] = 1091.0
+    assert allocator.release(request) == Released()
+
+
+def test_interrupted_creation(api: Api, clock: list[float], request_: ProvisionRequest) -> None:
+    """A process that has ended may have sent one, whether a release or a further step comes next."""
+    interrupted = replace(request_, interrupted=True)
+    request = after(interrupted, allocator.release(interrupted))
+    clock[0] = 1089.0
+    request = after(request, allocator.release(request))
+    clock[0] = 1091.0
+    assert allocator.release(request) == Released()
+    api.fails = [429]
+    request = replace(after(interrupted, allocator.provision(interrupted)), interrupted=False)
+    assert isinstance(allocator.release(request), Waiting)
+
+
+def test_refused_creation(api: Api, clock: list[float], request_: ProvisionRequest) -> None:
+    """What was refused cannot take effect: nothing waits."""
+    api.fails = [429]
+    assert clock
+    assert allocator.release(after(request_, allocator.provision(request_))) == Released()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"login": "https://sso.example"}, {"kind": "Status", "status": "Success"}, {"kind": "PodList", "items": None}, []],
+)
+def test_answer_of_a_gateway(api: Api, request_: ProvisionRequest, content: JsonValue) -> None:
+    """What is not an answer of Kubernetes says nothing: neither that machines are gone, nor that they are released."""
+    api.gateway = content
+    request = replace(request_, saved_state={"uid": "u", "pods": [["p", "pod", "node", 0]]})
+    assert allocator.inspect(request).state == "unknown"
+    assert isinstance(allocator.release(request), Waiting)
+    assert isinstance(allocator.provision(request), Waiting)
+
+
+def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -> None:
+    """It may take effect."""
+    api.answers_creation = {"login": "https://sso.example"}
+    answer = allocator.provision(request_)
+    assert isinstance(answer, Waiting)
+    assert "sent_at" in (answer.saved_state or {})
+
+
+@pytest.mark.parametrize(("uid", "is_named"), [("u1", True), ("u2", False)])
+def test_labels_that_were_changed(api: Api, request_: ProvisionRequest, uid: str, is_named: bool) -> None:
+    """A JobSet of the job without its labels is left, and named; another one of this name is nobody's concern."""
+    api.jobset = {"kind": "JobSet", "metadata": {"name": "train", "uid": "u1", "labels": {"team": "other"}}}
+    answer = allocator.release(replace(request_, saved_state={"uid": uid}))
+    assert isinstance(answer, Released)
+    assert ("kubectl delete jobset train --namespace default" in answer.left) == is_named
+    assert api.has_jobset()
+
+
+def test_orphan_that_two_clients_see(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported once, though jobs of two shells have a client of its cluster each."""
+    orphan: dict[str, JsonValue] = {"metadata": {"name": "train", "uid": "u1", "labels": {"tpux-job": "000007"}}}
+    api.gateway = {"kind": "JobSetList", "items": [orphan]}
+    clients = [Client(Cluster("http://127.0.0.1:1", variables={"HOME": home})) for home in ("a", "b")]
+    for client in clients:
+        http = httpx.Client(transport=httpx.MockTransport(api), base_url="http://127.0.0.1:1")
+        monkeypatch.setattr(client, "_http", http)
+    monkeypatch.setattr(allocator, "client_of", lambda place: clients[place["number"]])
+    monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
+    monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
+    found = allocator.find_orphans([{"server": "x", "number": number} for number in (0, 1)])
+    assert [one.name for one in found] == ["train"]
