@@ -367,7 +367,7 @@ def test_only_plugins_that_may_be_listeners_are_imported(tpux):
 
 
 def test_a_wrapper_of_on_event_surrounds_every_call_of_all_listeners(tpux):
-    tpux.env["TPUX_DISABLED_PLUGINS"] = "ssh,history"  # listeners too
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "ssh,history,limits,notify,brevo_email,sheets"  # listeners too
     place = install(tpux, NOTHING)
     wrapper = (
         "import time\nfrom pathlib import Path\nfrom tpux import hookimpl\n"

@@ -77,22 +77,6 @@ def test_the_limit_of_a_month_counts_all_jobs_of_the_user(paid):
     paid("delete", second, "-y")
 
 
-def test_each_job_waits_for_its_own_limit_of_a_month(paid):
-    """Two jobs with different limits: whichever is examined last, one waits, and the other one runs."""
-    spend(paid, 20)
-    paid("wait", paid.create(CONFIG, "limits.month.hours=10", "limits.grace=1s"), code=103)
-    low = paid.create(CONFIG, "limits.month.hours=10")
-    paid.until(lambda: paid.json("show", low)["why"].startswith("waits for the next month: limits.month.hours"))
-    without = paid.create(CONFIG)
-    paid.until(lambda: paid.json("show", without)["why"].startswith("waits for the next month"))
-    high = paid.create(CONFIG, "limits.month.hours=1000")
-    paid.until_state(high, "running")
-    paid("restart", high, "-y")
-    paid.until_state(high, "running")
-    assert [paid.json("show", job)["state"] for job in (low, without)] == ["pending", "pending"]
-    paid("delete", low, without, high, "-y")
-
-
 def test_a_limit_that_is_reached_during_set_up_ends_it(paid):
     """Nothing happens during a long set-up, of which there would be an event."""
     paid.env["TPUX_CLOCK_RATE"] = "30"
@@ -127,6 +111,8 @@ def test_only_jobs_with_a_limit_of_the_month_wait_and_each_for_its_own(paid):
     higher, later = paid.create(CONFIG, "limits.month.hours=1000"), paid.create(CONFIG)
     for job in (higher, unlimited, later):
         paid.until_state(job, "running")
+    paid("restart", higher, "-y")
+    paid.until_state(higher, "running")
     assert paid.json("show", lower)["state"] == "pending"
     assert not [event for event in events(paid, lower) if event["type"] == "allocation-requested"]
     for job in (lower, higher, unlimited, later):
