@@ -131,7 +131,7 @@ def on_event(job: Job, event: events.Event) -> None:
     config = job.sections.get("limits")
     if isinstance(config, LimitsSection) and not isinstance(event, (events.RequestAccepted, events.Warned)):
         with suppress(TpuxError):  # the record has gone
-            enforce(job, config)
+            enforce(job, config, event.at if isinstance(event, events.Tick) else None)  # other events may be old
 
 
 def _examine(job: Job, config: LimitsSection) -> Generator[Step, Result, list[Finding]]:
@@ -146,13 +146,18 @@ def _examine(job: Job, config: LimitsSection) -> Generator[Step, Result, list[Fi
     return findings or [Finding("ok", "; ".join(one.text for one in found), where="limits")]
 
 
-def enforce(job: Job, config: LimitsSection) -> tuple[list[Limit], list[str], str]:
+def enforce(job: Job, config: LimitsSection, now: float | None = None) -> tuple[list[Limit], list[str], str]:
     """Stop a job that has reached a limit, and let the user's other jobs wait whose limit of the month that is.
+
+    Args:
+        job: the job.
+        config: its limits.
+        now: the time, by the clock of the supervisor; that of this machine if None.
 
     Returns:
         The limits, the types of machines whose price is not known, and what is wrong with prices.yaml.
     """
-    now = time.time()
+    now = time.time() if now is None else now
     own = _used(job.id, now)
     prices, mistake = _prices(config.cost)
     of_job = _compare("limits", config.hours, config.cost, own, prices)
