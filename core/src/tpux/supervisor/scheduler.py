@@ -151,8 +151,8 @@ class Supervisor:
         """Take the supervisor's lock and describe this process in it.
 
         Returns:
-            False if another process holds it; or the user wants no supervisor, after whose next start another one has
-            the environment of then.
+            False if another process holds it, or the user has stopped the supervisor: the next start brings one with
+            the environment of that shell.
         """
         deadline = time.monotonic() + LOCK_TIMEOUT
         while not (inherited is not None and self._lock.take_over(inherited)) and not retry(self._lock.acquire):
