@@ -305,7 +305,7 @@ def test_a_job_is_created_in_the_place_that_preflight_asked(
     _tpux("create", tmp_path / "train.yaml")
     _until_nodes(first, 1)
     paths = " ".join(request.path for request in first.requests)
-    assert f"  tpu-vm.project: a\n  tpu-vm.endpoint: {first.url}\n" in _tpux("show", "1")
+    assert f"tpu-vm.project: a, tpu-vm.endpoint: {first.url}" in _tpux("show", "1")
     assert set(re.findall(r"/projects/([^/?\s]+)", paths)) == {"a"}
     _tpux("delete", "1", "-y")
 

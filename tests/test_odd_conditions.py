@@ -159,15 +159,18 @@ def test_tmp_from_which_nothing_can_be_executed(tpux):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         config = Path(directory) / "job.yaml"
         config.write_text("command: {cmd: 'cat /proc/mounts; echo fine'}\n")
-        script = 'mount -t tmpfs -o noexec tpux-test /tmp && cd "$0" && exec "$@"'
-        command = ["unshare", "-m", "sh", "-c", script, directory, str(tpux.python), "-m", "tpux.cli.main"]
-        environment = {**tpux.env, "TPUX_HOME": f"{directory}/home", "HOME": directory}
+        # If the tests themselves are below /tmp, another directory takes its place.
+        tmp = f"{directory}/tmp" if tpux.python.is_relative_to("/tmp") else "/tmp"
+        Path(tmp).mkdir(exist_ok=True)
+        script = 'mount -t tmpfs -o noexec tpux-test "$1" && cd "$0" && shift && exec "$@"'
+        command = ["unshare", "-m", "sh", "-c", script, directory, tmp, str(tpux.python), "-m", "tpux.cli.main"]
+        environment = {**tpux.env, "TPUX_HOME": f"{directory}/home", "HOME": directory, "TMPDIR": tmp}
         done = subprocess.run(
             [*command, "run", "job.yaml"], env=environment, capture_output=True, text=True, timeout=120
         )
         if "unshare" in done.stderr:
             pytest.skip(done.stderr)
-        assert re.search(r"\[0\] tpux-test /tmp tmpfs .*noexec", done.stdout), done.stderr
+        assert re.search(rf"\[0\] tpux-test {tmp} tmpfs .*noexec", done.stdout), done.stderr
         assert "[0] fine" in done.stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -102,6 +103,17 @@ def test_the_first_host_key_is_stored_with_the_job(server: Server, host: SshHost
     assert stored.read_text() == f"[{server.address}]:{server.port} {server.host_key}\n"
     assert stat.S_IMODE(stored.stat().st_mode) == 0o600
     assert stat.S_IMODE(stored.parent.stat().st_mode) == 0o700
+
+
+def test_a_connection_that_ended_between_two_calls_is_opened_anew(server: Server, host: SshHost) -> None:
+    """Nothing was sent yet, so nothing can run twice."""
+    host.open()
+    host.run("true")
+    transport = host._transport()
+    for session in server.sessions():
+        os.kill(session, signal.SIGKILL)
+    transport.join(20)
+    assert host.run("echo again").text == "again"
 
 
 def test_a_changed_host_key_is_rejected(server: Server, host: SshHost, job: Job) -> None:

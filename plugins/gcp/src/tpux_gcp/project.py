@@ -13,6 +13,7 @@ import os
 import re
 import socket
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,9 +70,15 @@ def find_place_for_command(project: str | None) -> Place:
     emulator = "" if project or os.environ.get(ENDPOINT_VARIABLE) else _running_emulator()
     if not emulator:
         return find_place(project)
-    say(f"using the emulator at {emulator}; for Google's API: export {ENDPOINT_VARIABLE}={GOOGLE_ENDPOINT}")
+    _say_emulator(emulator)
     zone = os.environ.get("CLOUDSDK_COMPUTE_ZONE") or EMULATOR_ZONE
     return Place(EMULATOR_PROJECT, zone, emulator, endpoint_allowed=True)
+
+
+@cache
+def _say_emulator(url: str) -> None:
+    """Say once that no request goes to Google."""
+    say(f"using the emulator at {url}; for Google's API: export {ENDPOINT_VARIABLE}={GOOGLE_ENDPOINT}")
 
 
 def _running_emulator() -> str:

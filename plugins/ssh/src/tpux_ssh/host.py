@@ -46,11 +46,13 @@ class SshHost:
         self._shell: Shell | None = None
 
     def open(self) -> None:
-        """Connect and log in, unless already connected.
+        """Connect and log in, unless already connected. A connection that is known to have ended is opened anew.
 
         Raises:
             HostUnreachableError: the worker is unreachable, or presented an untrusted host key.
         """
+        if self._connection is not None and not self._connection.transport.is_active():
+            self.close()
         if self._connection is None:
             try:
                 self._route = self._choose_route()
