@@ -27,7 +27,7 @@ def test_ctrl_c_leaves_the_job_running(tpux, gated):
     assert run.stdout.readline().endswith(b"] up\n")  # printed while the job runs
     os.killpg(run.pid, signal.SIGINT)
     _, err = run.communicate(timeout=60)
-    assert run.returncode == 1
+    assert run.returncode == 1, err
     assert b"tpux stop 1" in err
     assert b"tpux logs -f 1" in err
     assert b"Traceback" not in err

@@ -166,7 +166,8 @@ class Monitor(App[None]):
                 self._read_at = time.monotonic()
             except Exception as error:  # noqa: BLE001  shown; the next look may succeed
                 self._problem = f"cannot read the jobs: {error}"
-            if not isinstance(self.screen, Question):  # what is asked about does not move
+            # Not while a question is asked, since what it is about must not move, nor after the screen was taken away.
+            if self.query("#table"):
                 self.draw()
             await asyncio.sleep(self._interval)
 
