@@ -9,10 +9,9 @@ from __future__ import annotations
 import shlex
 
 from tpux_slurm.section import SlurmTpuSection
+from tpux_worker_tools.relay import LOOP
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-GREETING = b"tpux-session\n"
-"""The first line of a session."""
 NOTICE = 'until [ -e "$TPUX_MACHINE_DIR/.slurm/notice" ]; do sleep 0.2; done; cat "$TPUX_MACHINE_DIR/.slurm/notice"'
 """Waits for the file that the keeper writes when Slurm announces the end of the job's time."""
 
@@ -56,23 +55,10 @@ while :; do
 done
 """
 
-# As the shell that the plugin ssh keeps open: a line with two lengths and a marker, the script with the marker, its
-# input. A script without its marker was cut off by a lost connection. Input that is not read is discarded.
-_SESSION = r"""
+_SESSION = rf"""
 exec <"$1.in" >"$1.out"
 rm -f "$1.in" "$1.out"
-echo tpux-session
-while read -r size input mark; do
-  script=$(head -c "$size")
-  case $script in *"$mark") ;; *) exit ;; esac
-  script=${script%"$mark"}
-  cd "$HOME" || exit
-  if [ "$input" = 0 ]; then /bin/sh -c "$script" </dev/null 2>&1
-  else head -c "$input" | (/bin/sh -c "$script" 2>&1; code=$?; cat >/dev/null; exit $code)
-  fi
-  printf '%s %d\n' "$mark" $?
-done
-"""
+{LOOP}"""
 
 RELAY = r"""
 PATH=$2; export PATH
