@@ -17,6 +17,7 @@ NOTICE = 'until [ -e "$TPUX_MACHINE_DIR/.slurm/notice" ]; do sleep 0.2; done; ca
 
 # A keeper that ends makes the job COMPLETED, so it stays after SIGTERM; SIGUSR2 is from `release`. The directories of
 # jobs that were killed have a lock that nobody holds. The FIFO is opened to read and write: neither side waits.
+# `running`, which is called in a subshell, does not find its own grep.
 _KEEPER = r"""
 PATH=$1; export PATH
 for command in flock setsid mkfifo grep; do command -v $command >/dev/null || exit 3; done
@@ -28,7 +29,7 @@ for old in "$base"/*-"$SLURMD_NODENAME"; do
   [ -e "$old/.slurm/lock" ] && flock -n "$old/.slurm/lock" rm -rf "$old"
 done
 mkdir -p "$dir/.slurm" "$dir/tmp" && cd "$dir" && exec 9>.slurm/lock && flock -n 9 || exit 4
-running() { grep -lsxz "TPUX_MACHINE_DIR=$dir" /proc/[0-9]*/environ | cut -d/ -f3; }
+running() { unset TPUX_MACHINE_DIR; grep -lsxz "TPUX_MACHINE_DIR=$dir" /proc/[0-9]*/environ | cut -d/ -f3; }
 end() {
   trap '' TERM USR2
   for try in 1 2 3 4 5 6 7 8 9; do
