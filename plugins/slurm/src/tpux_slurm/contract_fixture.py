@@ -50,7 +50,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=1
 MinJobAge=60
-SlurmdTimeout=10
+SlurmdTimeout=5
 SlurmdParameters=config_overrides
 GresTypes=tpu
 NodeName=tpu[0-{last}] NodeHostname=localhost NodeAddr=127.0.0.1 Port={first}-{until} CPUs=4 RealMemory=1000 Gres=tpu:4
@@ -120,8 +120,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         with suppress(TpuxError, subprocess.TimeoutExpired):
-            self.run("scancel", "--me")
-            self._until(lambda: not self.run("squeue", "-h", "-o", "%i"), "jobs have ended", 20)
+            self.cancel()
         for name in reversed(list(self._processes)):
             self.kill(name)
         for path in (self.directory / "cg/freezer", self.directory / "cg"):
@@ -161,6 +160,16 @@ class Cluster:
     def jobs(self) -> list[str]:
         """Return the ids of the jobs that hold nodes, or wait for them."""
         return self.run("squeue", "-h", "-o", "%i").split()
+
+    def cancel(self) -> None:
+        """End all jobs. Their keepers end at once, and after SIGTERM, which asks them to stay, only once it is over."""
+        for more, patience in ((["--signal=USR2"], 2), ([], 20)):
+            if not self.jobs():
+                return
+            with suppress(TpuxError):  # not all of them run
+                self.run("scancel", "--me", *more)
+            with suppress(TpuxError):
+                self._until(lambda: not self.jobs(), "jobs have ended", patience)
 
     def wait_until_idle(self) -> None:
         """Wait until all nodes answer and none is in use."""
