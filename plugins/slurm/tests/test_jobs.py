@@ -126,7 +126,7 @@ def test_killed_supervisor(jobs: Jobs) -> None:
 
 
 def test_controller_down(jobs: Jobs) -> None:
-    """While the controller is down for much longer than lost_after, a program runs on, and a job that provisions waits."""
+    """While the controller is down, for longer than lost_after, a program runs on, and a job that provisions waits."""
     job = jobs.start()
     jobs.started()
     jobs.slurm.kill("slurmctld")

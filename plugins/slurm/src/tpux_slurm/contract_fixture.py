@@ -50,6 +50,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=1
 MinJobAge=60
+FirstJobId={job}
 SlurmdTimeout=5
 SlurmdParameters=config_overrides
 GresTypes=tpu
@@ -90,6 +91,7 @@ class Cluster:
             _CONF.format(
                 d=directory,
                 port=ports[0],
+                job=os.getpid() % 60000 * 1000 + 1,  # clusters on one machine share the cgroups, named by node and job
                 first=ports[1],
                 until=ports[-1],
                 last=NODES - 1,
