@@ -52,6 +52,7 @@ KillWait=1
 MinJobAge=60
 FirstJobId={job}
 SlurmdTimeout=5
+MessageTimeout=5
 SlurmdParameters=config_overrides
 GresTypes=tpu
 NodeName=tpu[0-{last}] NodeHostname=localhost NodeAddr=127.0.0.1 Port={first}-{until} CPUs=4 RealMemory=1000 Gres=tpu:4
