@@ -145,6 +145,22 @@ def test_a_shell_that_ends_in_a_script_is_an_unreachable_worker(host: PipeHost) 
     assert host.run("echo next").text == "next"
 
 
+def test_a_stream_that_cannot_be_sent_is_an_unreachable_worker(host: PipeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is closed, and the one that other scripts use is not."""
+    assert host.run("echo one").text == "one"
+
+    def send(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(Pipes, "send", send)
+    with pytest.raises(HostUnreachableError, match="no response within 60 s"):
+        host.stream("echo two")
+    monkeypatch.undo()
+    assert host.opened[1].process.poll() is not None
+    assert host.run("echo three").text == "three"
+    assert len(host.opened) == 2
+
+
 def test_a_file_that_is_removed_while_it_is_read_adds_no_message(tmp_path: Path) -> None:
     """A message would be taken for its content, or for that of the next file."""
     for offset in (0, 2):

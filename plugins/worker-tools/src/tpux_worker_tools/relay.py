@@ -247,10 +247,12 @@ class RelayHost(ABC):
         try:
             shell = Shell(self.connect(), self.opening)
             shell.start(script)
-        except EOFError as error:
+        except BaseException as error:
             if shell is not None:
                 shell.close()
-            raise self.unreachable(str(error)) from error
+            if isinstance(error, (EOFError, TimeoutError)):
+                raise self.unreachable(str(error) or f"no response within {self.opening:g} s") from error
+            raise
         return shell
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
