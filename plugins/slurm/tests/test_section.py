@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tpux import Denied, ProvisionRequest, Ready, TpuxError, Waiting
-from tpux_slurm import allocator
+from tpux_slurm import allocator, scripts
 from tpux_slurm.commands import environment
 from tpux_slurm.preflight import seconds
 from tpux_slurm.section import SlurmTpuSection
@@ -178,6 +179,21 @@ def test_a_submit_limit_is_waited_for(fake: Fake) -> None:
     answer = fake.provision()
     assert isinstance(answer, Waiting)
     assert "AssocMaxSubmitJobLimit" in answer.why
+
+
+def test_a_keeper_does_not_wait_for_its_own_search(tmp_path: Path) -> None:
+    """It ends once no process of the job is found, and the programs that search have the job's variables."""
+    [running] = [line for line in scripts._KEEPER.splitlines() if line.startswith("running()")]
+    script = f"""
+dir={tmp_path} TPUX_MACHINE_DIR={tmp_path}; export TPUX_MACHINE_DIR
+{running}
+for try in 1 2 3 4 5; do printf '%s' "$(running)"; done
+sleep 60 & until [ "$(running)" ]; do :; done
+[ "$(running)" = $! ] && echo "found $TPUX_MACHINE_DIR"
+kill $!
+"""
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"found {tmp_path}\n"
 
 
 def test_other_mistakes() -> None:

@@ -44,6 +44,7 @@ POLL_TIMEOUT = 10.0
 _AHEAD = 256 * 1024
 """Bytes of input that may wait to be sent."""
 _UPLOAD_CHUNK = 2**20
+_UNSENT = "the script could not be sent"
 _CODE = re.compile(rb" (\d{1,3})\n")
 
 
@@ -153,7 +154,7 @@ class Shell:
         while connection.unsent and not connection.ended and connection.wait(deadline - time.monotonic()):
             pass
         if connection.ended or connection.unsent:
-            raise EOFError(connection.ended or "the script could not be sent")
+            raise EOFError(connection.ended or _UNSENT)
 
     def take(self) -> bytes | None:
         """Return what has arrived of the script's output, None once it or the connection has ended. Never waits."""
@@ -251,7 +252,7 @@ class RelayHost(ABC):
             if shell is not None:
                 shell.close()
             if isinstance(error, (EOFError, TimeoutError)):
-                raise self.unreachable(str(error) or f"no response within {self.opening:g} s") from error
+                raise self.unreachable(str(error) or _UNSENT) from error
             raise
         return shell
 
