@@ -44,11 +44,11 @@ test-all: setup  ## run the other tests, more examples of properties, and the te
 	HYPOTHESIS_PROFILE=many scripts/run-tests.sh $(BIN)/python -m "system or hypothesis"
 	scripts/test-versions.sh $(UV) 3.11
 
-test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice
+test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice, and a psum on Slurm
 	test -x $(JAX_VENV)/bin/python || $(PYTHON) -m venv $(JAX_VENV)
 	$(UV) pip install --quiet --python $(JAX_VENV)/bin/python --requirement examples/jax/requirements.txt
 	rm -f .cache/test-jax.xml
-	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 --junitxml .cache/test-jax.xml examples/jax; \
+	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 --junitxml .cache/test-jax.xml examples/jax plugins/slurm/tests/test_jax.py; \
 	  code=$$?; $(BIN)/python -m tests.figures test-jax --junit .cache/test-jax.xml || exit 1; exit $$code
 
 versions: setup  ## run the tests of core on every other installed Python

@@ -27,7 +27,7 @@ for version in "$@"; do
     venv=.cache/venv-$version
     test -x "$venv/bin/python" || "$python" -m venv --without-pip "$venv"
     "$uv" pip install --quiet --python "$venv/bin/python" --constraint constraints.txt --group dev \
-        --editable core --editable plugins/local --editable plugins/ssh --editable plugins/testing
+        --editable core --editable plugins/local --editable plugins/ssh --editable plugins/testing --editable plugins/worker-tools
     "$venv/bin/python" -c '
 import importlib, pkgutil, tpux, tpux_local, tpux_ssh, tpux_testing
 for package in (tpux, tpux_local, tpux_ssh, tpux_testing):

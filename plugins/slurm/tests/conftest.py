@@ -34,5 +34,4 @@ def jobs(slurm: Cluster, tpux_cli: CommandLine) -> Iterator[Jobs]:
     slurm.wait_until_idle()
     tpux_cli.env |= {name: slurm.environment[name] for name in ("SLURM_CONF", "PATH")}
     yield Jobs(slurm, tpux_cli)
-    if left := slurm.jobs():  # of a test that has failed: not in the way of the next one
-        slurm.run("scancel", *left)
+    slurm.cancel()  # also those of a test that has failed: not in the way of the next one

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slurm_support import wait_for
 
 from tpux import Denied, Finding, HostUnreachableError, Ready, TpuxError, Waiting, Worker
 from tpux_slurm import inspect, preflight, provision, release, resolve
@@ -172,11 +173,23 @@ def test_a_suspended_job_is_not_lost(sandbox: Sandbox, tmp_path: Path, slurm: Cl
     slurm.run("scontrol", "suspend", answer.allocation.name)
     status = inspect(held)
     assert (status.state, "SUSPENDED" in status.evidence) == ("unknown", True)
+    wait_for(lambda: is_stopped(answer.allocation.name), "its processes are stopped")  # Slurm needs 2 s
     slurm.run("scontrol", "resume", answer.allocation.name)
     assert inspect(held).state == "ready"
     while isinstance(release(held), Waiting):
         pass
     assert inspect(held).state == "gone"
+
+
+def is_stopped(job: str) -> bool:
+    """Return whether the srun of a job's batch script is stopped or frozen; SIGTSTP before that does not stop it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if words[0] == b"srun" and f"SLURM_JOB_ID={job}".encode() in variables:
+                return (process / "stat").read_text().rpartition(")")[2].split()[0] in {"T", "D"}
+    return False
 
 
 def test_resolve_stores_what_the_commands_need(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,13 @@
-"""The contracts of the plugin, with a real cluster."""
+"""The contracts of the plugin: with a real cluster, as `tpux plugins check` runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tpux_slurm.contract_fixture import cluster, why_not
-from tpux_testing import LocalFixture, allocator_contract, hooks_contract, transport_contract
-
-pytestmark = [pytest.mark.system, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[LocalFixture]:
-    """Start a cluster for the tests of this module."""
-    with cluster({}) as fixture:
-        yield fixture
+from tpux_slurm.contract_fixture import why_not
+from tpux_testing import CommandLine, hooks_contract
 
 
 def test_hooks() -> None:
@@ -24,11 +15,17 @@ def test_hooks() -> None:
     hooks_contract("slurm")
 
 
-def test_transport(local: LocalFixture) -> None:
-    """Check the transport on a node of a job."""
-    transport_contract("slurm", local.worker, local.config, unreachable=local.unreachable)
-
-
-def test_allocator(local: LocalFixture) -> None:
-    """Check the allocator, with jobs of two nodes."""
-    allocator_contract("slurm", local.config, existing=local.existing)
+@pytest.mark.system
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+def test_plugins_check(tpux_cli: CommandLine, tmp_path: Path) -> None:
+    """All contracts pass on the cluster that the command starts, which leaves nothing."""
+    config = tmp_path / "slurm.yaml"
+    config.write_text("tpu: {allocation_mode: slurm, nodes: 2}\ncommand: 'true'\n")
+    results = tpux_cli.json("plugins", "check", "tpux-plugin-slurm", "--config", str(config))
+    assert [(result["contract"], result["outcome"]) for result in results] == [
+        ("slurm: declaration", "ok"),
+        ("slurm: hooks_contract", "ok"),
+        ("slurm: section_contract", "ok"),
+        ("slurm: allocator_contract", "ok"),
+        ("slurm: transport_contract", "ok"),
+    ], results

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tpux import Denied, ProvisionRequest, Ready, TpuxError, Waiting
-from tpux_slurm import allocator
+from tpux_slurm import allocator, scripts
 from tpux_slurm.commands import environment
 from tpux_slurm.preflight import seconds
 from tpux_slurm.section import SlurmTpuSection
@@ -118,6 +119,83 @@ def test_a_second_job_while_the_controller_is_down(fake: Fake) -> None:
     assert "Slurm does not answer" in answer.why
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("AssocMaxJobsLimit", "a limit of the account"),
+        ("QOSMaxJobsPerUserLimit", "a limit of the account"),
+        ("QOSMaxCpuPerUserLimit", "a limit of the account"),
+        ("MaxGRESPerAccount", "a limit of the account"),
+        ("QOSGrpNodeLimit", "a limit of the account"),
+        ("QOSResourceLimit", "a limit of the account"),
+        ("AssocGrpGRESMinutes", "the budget of the account"),
+        ("QOSGrpCPUMinutesLimit", "the budget of the account"),
+        ("PartitionDown", "the partition is down"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "nodes that it needs are down"),
+    ],
+)
+def test_a_limit_that_passes_by_itself_is_waited_for(fake: Fake, reason: str, words: str) -> None:
+    """Other jobs of the account end, or its budget is renewed."""
+    fake.command("squeue", f"echo '7|PENDING|{reason}||N/A|tpux:t'")
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert words in answer.why
+    assert reason.split(",")[0] in answer.why
+
+
+@pytest.mark.parametrize(
+    ("reason", "key"),
+    [
+        ("AssocMaxWallDurationPerJobLimit", "tpu.time"),
+        ("QOSMaxNodePerJobLimit", "tpu.nodes"),
+        ("QOSMaxGRESPerNode", "tpu.gres"),
+        ("AssocMaxCpuMinutesPerJobLimit", "tpu.time"),
+        ("QOSMinCpuNotSatisfied", "tpu.qos"),
+        ("QOSTimeLimit", "tpu.time"),
+        ("AccountNotAllowed", "tpu.account"),
+        ("QOSNotAllowed", "tpu.qos"),
+        ("(PartitionNodeLimit)", "tpu.nodes"),
+    ],
+)
+def test_a_limit_that_the_job_exceeds_by_itself_is_denied(fake: Fake, reason: str, key: str) -> None:
+    """It would wait forever. sbatch says the same where limits are enforced at once."""
+    fake.command("squeue", f"echo '7|PENDING|{reason}||N/A|tpux:t'")
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    for _ in range(2):
+        answer = fake.provision()
+        assert isinstance(answer, Denied)
+        assert answer.failure.kind == "config"
+        assert reason in answer.failure.evidence
+        assert key in answer.failure.hint
+        fake.command("squeue", "")
+        said = f"sbatch: error: {reason}\nsbatch: error: Batch job submission failed: {policy}"
+        fake.command("sbatch", f'printf "%s\\n" "{said}" >&2; exit 1')
+
+
+def test_a_submit_limit_is_waited_for(fake: Fake) -> None:
+    """Other jobs of the user end."""
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    fake.command("sbatch", f'printf "sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: {policy}\\n" >&2; exit 1')
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert "AssocMaxSubmitJobLimit" in answer.why
+
+
+def test_a_keeper_does_not_wait_for_its_own_search(tmp_path: Path) -> None:
+    """It ends once no process of the job is found, and the programs that search have the job's variables."""
+    [running] = [line for line in scripts._KEEPER.splitlines() if line.startswith("running()")]
+    script = f"""
+dir={tmp_path} TPUX_MACHINE_DIR={tmp_path}; export TPUX_MACHINE_DIR
+{running}
+for try in 1 2 3 4 5; do printf '%s' "$(running)"; done
+sleep 60 & until [ "$(running)" ]; do :; done
+[ "$(running)" = $! ] && echo "found $TPUX_MACHINE_DIR"
+kill $!
+"""
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"found {tmp_path}\n"
+
+
 def test_other_mistakes() -> None:
     """Slices, memory of whole nodes, and words that are no options."""
     for wrong in ({"node_count": 2}, {"mem": "1G"}, {"sbatch": ["v100"]}, {"time": "soon"}, {"partition": "-x"}):
@@ -149,10 +227,8 @@ def test_time_limits() -> None:
 def test_words_for_reasons_and_fields() -> None:
     """A reason is explained, or is one that never ends; values may have blanks."""
     assert "in use" in in_words("Resources")
-    assert "limit" in in_words("AssocMaxJobsLimit")
     assert in_words("SomethingNew") == "SomethingNew"
     assert "tpu.nodes" in why_never("PartitionNodeLimit")
-    assert not why_never("QOSMaxJobsPerUserLimit")
     fields = fields_of("JobId=1 Comment=a b JobState=RUNNING Reason=None")
     assert (fields["Comment"], fields["JobState"]) == ("a b", "RUNNING")
 

@@ -109,7 +109,8 @@ def test_a_connection_that_ended_between_two_calls_is_opened_anew(server: Server
     """Nothing was sent yet, so nothing can run twice."""
     host.open()
     host.run("true")
-    transport = host._transport()
+    assert host._connection
+    transport = host._connection.transport
     for session in server.sessions():
         os.kill(session, signal.SIGKILL)
     transport.join(20)
@@ -269,7 +270,7 @@ def test_one_job_takes_at_most_half_of_the_login_slots(job: Job, tmp_path: Path)
 def test_a_worker_that_stops_sending_fails_the_poll(
     server: Server, host: SshHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpux_ssh.host.POLL_TIMEOUT", 1.0)
+    monkeypatch.setattr("tpux_worker_tools.relay.POLL_TIMEOUT", 1.0)
     host.put(b"text", "file")
     assert host.read(("file", 0)) == [b"text"]
     for pid in server.sessions():

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from ssh_servers import Server
 from ssh_support import MakeServer, open_files, worker_at
 
-from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError
-from tpux_ssh.host import _END_OF_READ, _READ, SshHost
-from tpux_ssh.shell import Shell, _Output, send_all
+from tpux import CHUNK_SIZE, HostUnreachableError, Job, TpuxError
+from tpux_ssh.host import SshHost
 
 ALL_BYTES = bytes(range(256))
 
@@ -123,24 +119,6 @@ def test_a_server_that_allows_no_second_channel_refuses_a_stream_alone(make_serv
     host.close()
 
 
-@given(st.lists(st.binary(max_size=40)), st.sampled_from([b"", b"a", b"ab", b"mark", b"mark 1", b"mark 1\nmark 1"]))
-def test_output_is_the_same_for_any_chunk_boundaries(chunks: list[bytes], odd: bytes) -> None:
-    class Channel:
-        def __init__(self) -> None:
-            self.remaining = [*filter(None, chunks), *([odd] if odd else []), *[bytes([byte]) for byte in b"mark 7\n"]]
-
-        def settimeout(self, seconds: float) -> None: ...
-
-        def recv(self, size: int) -> bytes:
-            return self.remaining.pop(0)
-
-    shell = Shell.__new__(Shell)
-    shell._channel = Channel()  # type: ignore[assignment]
-    shell._output = _Output(shell._channel)
-    shell._output.started = True
-    assert shell._read_reply(b"mark", time.monotonic() + 5, 5.0) == Result(7, b"".join(chunks) + odd)
-
-
 def test_background_processes_do_not_delay_the_end(host: SshHost) -> None:
     began, received = time.monotonic(), bytearray()
     assert host.follow("sleep 50 & echo over; exit 6", received.extend) == 6
@@ -177,7 +155,7 @@ def test_a_truncated_script_is_not_run(server: Server, host: SshHost) -> None:
     """The connection is lost after half of it: the missing half could be the `/old` of `rm -rf ~/old`."""
     host.run("true")
     assert host._shell
-    send_all(host._shell._channel, b"1000 0 mark\ntouch ran; echo x\n")
+    host._shell._connection.send(b"1000 0 mark\ntouch ran; echo x\n")
     host.close()
     time.sleep(0.3)
     assert not (server.home / "ran").exists()
@@ -233,18 +211,7 @@ def test_the_reply_after_an_interrupt_is_not_used_for_the_next_script(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(host._shell, "_read_reply", interrupted)
+    monkeypatch.setattr(host._shell, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         host.run("echo first")
     assert host.run("echo second").output == b"second\n"
-
-
-def test_a_file_that_is_removed_while_it_is_read_adds_no_message(tmp_path: Path) -> None:
-    """A message would be taken for its content, or for that of the next file."""
-    for offset in (0, 2):
-        (tmp_path / "gone").write_text("12345")
-        remove = 'wc() { command wc "$@"; rm gone; }; mark=end\n'
-        script = f"{remove}{_READ}read_from gone {offset}\n{_END_OF_READ}"
-        command = ["sh", "-c", script]
-        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert done.stdout == f"{5 - offset}\nend 0\n".encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from tpux import (
     TpuxError,
     Waiting,
     Worker,
-    hookimpl,
 )
 from tpux_slurm import commands
 from tpux_slurm.scripts import CHECK, NOTICE, PATH, batch_script, step
@@ -43,30 +43,29 @@ _KEEPER_TIMEOUT = 5.0
 """Seconds within which keepers end by themselves and remove their directories, before the job is cancelled."""
 _PORTS = (20000, 10000)
 """The first port for coordinators of jax.distributed, and how many there are: jobs may share a node."""
+_SUBMITTING = "sbatch of an earlier supervisor is still submitting the job"
 _LATER = ("submit limit", "submitjob", "try again", "temporarily", "max jobs", "too many")
 
 
-@hookimpl
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     """Submit a job unless there is one, and wait until a keeper runs on each of its nodes."""
-    resolved, tpu = request.resolved, _section(request)
+    try:
+        return _provision(request, _section(request))
+    except commands.SlurmError as error:
+        return Waiting(error.message, 5.0, hint=error.hint)
+
+
+def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiting | Denied:
     if (denied := _cancelled(request)) is not None:
         return denied
     with _submission(request) as is_free:
         if not is_free:
-            return Waiting("sbatch of an earlier supervisor is still submitting the job", 1.0)
-        try:
-            jobs = _jobs(request)
-        except commands.SlurmError as error:
-            return Waiting(error.message, 5.0, hint=error.hint)
-        if not jobs:
+            return Waiting(_SUBMITTING, 1.0)
+        if not (jobs := _jobs(request)):
             return _ended(request) or _submit(request, tpu)
         first, *others = jobs
-        try:
-            if others:
-                commands.checked(resolved, ["scancel", *(job.id for job in others)])
-        except commands.SlurmError as error:
-            return Waiting(error.message, 5.0, hint=error.hint)
+        if others:
+            commands.checked(request.resolved, ["scancel", *(job.id for job in others)])
     if first.state in {"PENDING", "CONFIGURING"}:
         if hint := why_never(first.reason):
             return Denied(Failure("config", evidence=f"Slurm job {first.id}: {first.reason}", hint=hint))
@@ -123,28 +122,24 @@ def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied
     script = batch_script(tpu, commands.environment(request.resolved), str(request.resolved.get("HOME", "")))
     with _file(request, "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # by a descriptor that sbatch inherits: held until it has ended, whoever dies
-        try:
-            answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
-        except commands.SlurmError as error:
-            return Waiting(error.message, 5.0, hint=error.hint)
+        answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
     if not answer.code:
         job = answer.output.split(";")[0]
         return Waiting(f"Slurm job {job} is submitted", 0.5, {"job": job})
-    if any(text in answer.error.lower() for text in _LATER):
+    # With DenyOnLimit, sbatch says the reason, and then "Job violates accounting/QOS policy (job submit limit, ...)".
+    never = next(filter(None, map(why_never, re.findall(r"\w+", answer.error))), "")
+    if not never and any(text in answer.error.lower() for text in _LATER):
         return Waiting(answer.error, 30.0)
-    hint = "check partition, account, qos, gres, time and sbatch in the section tpu: `sinfo` lists partitions"
+    hint = never or "check partition, account, qos, gres, time and sbatch in the section tpu: `sinfo` lists partitions"
     return Denied(Failure("config", evidence=answer.error or f"sbatch: exit code {answer.code}", hint=hint))
 
 
 def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> Ready | Waiting | Denied:
     """Return the machines, once a keeper runs on each node."""
     argv = [*step(job.id, tpu.nodes), "--ntasks-per-node=1", "/bin/sh", "-c", CHECK, "check", PATH]
-    try:
-        answer = commands.run(request.resolved, [*argv, tpu.node_directory or ""])
-        names = commands.checked(request.resolved, ["scontrol", "show", "hostnames", job.nodes]).split()
-        described = commands.checked(request.resolved, ["scontrol", "-o", "show", "node", job.nodes]).splitlines()
-    except commands.SlurmError as error:
-        return Waiting(error.message, 2.0, hint=error.hint)
+    answer = commands.run(request.resolved, [*argv, tpu.node_directory or ""])
+    names = commands.checked(request.resolved, ["scontrol", "show", "hostnames", job.nodes]).split()
+    described = commands.checked(request.resolved, ["scontrol", "-o", "show", "node", job.nodes]).splitlines()
     found = {line.split("|")[0]: line.split("|", 2)[1:] for line in answer.output.splitlines() if line.count("|") >= 2}
     for name, (status, text) in found.items():
         if status == "error":
@@ -168,7 +163,6 @@ def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> 
     return Ready(allocation, {"job": job.id})
 
 
-@hookimpl
 def inspect(request: ProvisionRequest) -> MachineStatus:
     """Report the state of the Slurm job, in Slurm's words."""
     job = request.saved_state.get("job")
@@ -197,21 +191,20 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     return MachineStatus(STATES.get(state, "unknown"), evidence, confirmed=state in {"PREEMPTED", "TIMEOUT"})
 
 
-@hookimpl
 def release(request: ProvisionRequest) -> Released | Waiting:
     """End the keepers, which remove what is on their nodes, then cancel the job; wait until Slurm has none."""
-    with _submission(request) as is_free:
-        if not is_free:
-            return Waiting("sbatch of an earlier supervisor is still submitting the job", 1.0)
-        try:
+    try:
+        with _submission(request) as is_free:
+            if not is_free:
+                return Waiting(_SUBMITTING, 1.0)
             jobs = _jobs(request, all_states=True)
             for job in jobs:
                 if job.state != "COMPLETING":
                     _end(request, job)
-        except commands.SlurmError as error:
-            return Waiting(error.message, 5.0, hint=error.hint)
-        if not jobs:
-            return Released()
+    except commands.SlurmError as error:
+        return Waiting(error.message, 5.0, hint=error.hint)
+    if not jobs:
+        return Released()
     return Waiting(", ".join(f"ending Slurm job {job.id}, which is {job.state}" for job in jobs), 0.5)
 
 

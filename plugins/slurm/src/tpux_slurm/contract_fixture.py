@@ -45,12 +45,14 @@ ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=100
-SchedulerParameters=batch_sched_delay=1,bf_interval=1,sched_interval=2,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=1
 MinJobAge=60
-SlurmdTimeout=10
+FirstJobId={job}
+SlurmdTimeout=5
+MessageTimeout=5
 SlurmdParameters=config_overrides
 GresTypes=tpu
 NodeName=tpu[0-{last}] NodeHostname=localhost NodeAddr=127.0.0.1 Port={first}-{until} CPUs=4 RealMemory=1000 Gres=tpu:4
@@ -90,6 +92,7 @@ class Cluster:
             _CONF.format(
                 d=directory,
                 port=ports[0],
+                job=os.getpid() % 60000 * 1000 + 1,  # clusters on one machine share the cgroups, named by node and job
                 first=ports[1],
                 until=ports[-1],
                 last=NODES - 1,
@@ -120,8 +123,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         with suppress(TpuxError, subprocess.TimeoutExpired):
-            self.run("scancel", "--me")
-            self._until(lambda: not self.run("squeue", "-h", "-o", "%i"), "jobs have ended", 20)
+            self.cancel()
         for name in reversed(list(self._processes)):
             self.kill(name)
         for path in (self.directory / "cg/freezer", self.directory / "cg"):
@@ -161,6 +163,16 @@ class Cluster:
     def jobs(self) -> list[str]:
         """Return the ids of the jobs that hold nodes, or wait for them."""
         return self.run("squeue", "-h", "-o", "%i").split()
+
+    def cancel(self) -> None:
+        """End all jobs. Their keepers end at once, and after SIGTERM, which asks them to stay, only once it is over."""
+        for more, patience in ((["--signal=USR2"], 2), ([], 20)):
+            if not self.jobs():
+                return
+            with suppress(TpuxError):  # not all of them run
+                self.run("scancel", "--me", *more)
+            with suppress(TpuxError):
+                self._until(lambda: not self.jobs(), "jobs have ended", patience)
 
     def wait_until_idle(self) -> None:
         """Wait until all nodes answer and none is in use."""

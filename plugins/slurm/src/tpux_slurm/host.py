@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
-import selectors
-import shlex
+import select
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
-from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worker
+from tpux import HostUnreachableError, Job, Worker
 from tpux_slurm.commands import environment
-from tpux_slurm.scripts import GREETING, PATH, RELAY, step
+from tpux_slurm.scripts import PATH, RELAY, step
+from tpux_worker_tools.relay import RelayHost
 
 OPENING = 30.0
 """Seconds until a step has started and the keeper has answered."""
 _PIECE = 64 * 1024
 
 
-class Session:
-    """One step and the shell at its other end. It is also a `Stream`, with one script. Used by one thread at a time.
+class Step:
+    """The standard streams of a step: the `Connection` to a shell of the keeper.
 
     Args:
         worker: the node.
         job: the job, with the variables that srun needs.
+
+    Raises:
+        EOFError: there is no srun.
     """
 
     def __init__(self, worker: Worker, job: Job) -> None:
@@ -37,6 +35,8 @@ class Session:
         relay = ["--unbuffered", "/bin/sh", "-c", RELAY, "relay", worker.details["directory"], PATH]
         argv = [*step(worker.details["job"], 1, worker.address), *relay]
         argv[0] = shutil.which(argv[0], path=variables["PATH"]) or argv[0]
+        self.ended = ""
+        self._out = bytearray()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         try:
             self._process = subprocess.Popen(
@@ -55,97 +55,50 @@ class Session:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         os.set_blocking(self._stdin.fileno(), False)
         os.set_blocking(self._stdout.fileno(), False)
-        self._reply = _Reply(b"")
-        self._greeting = bytearray()
-        self._marker = b""
-        self._greeted = False
 
-    def exchange(
-        self, script: str, content: Iterable[bytes], size: int, timeout: float, listen: Callable[[bytes], object]
-    ) -> int:
-        """Run a script, pass its output on, and return its exit code.
+    @property
+    def unsent(self) -> int:
+        """Return how many bytes have not been sent yet."""
+        return len(self._out)
 
-        Raises:
-            TimeoutError: it has not ended in time after its input was sent.
-            EOFError: the connection has ended, with srun's words.
-        """
-        pieces = self.request(script, content, size)
-        left = memoryview(next(pieces))
-        deadline = time.monotonic() + timeout + (0.0 if self._greeted else OPENING)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stdout, selectors.EVENT_READ)
-            selector.register(self._stdin, selectors.EVENT_WRITE)
-            while self._reply.code is None:
-                if not (ready := selector.select(max(0.0, deadline - time.monotonic()))):
-                    raise TimeoutError
-                for key, _ in ready:
-                    if key.fileobj is self._stdout:
-                        greeted = self._greeted
-                        if (output := self.take()) is None:
-                            raise EOFError(self.error())
-                        if self._greeted and not greeted:
-                            deadline = time.monotonic() + timeout
-                        if output:
-                            listen(output)
-                        continue
-                    try:
-                        left = left[os.write(key.fd, left[:_PIECE]) :]
-                    except BrokenPipeError:
-                        raise EOFError(self.error()) from None
-                    deadline = max(deadline, time.monotonic() + timeout)
-                    if not left and not (left := memoryview(next(pieces, b""))):
-                        selector.unregister(self._stdin)
-        return self._reply.code
-
-    def request(self, script: str, content: Iterable[bytes], size: int) -> Iterator[bytes]:
-        """Begin a request, and return the bytes to send."""
-        marker = secrets.token_hex(16).encode()
-        body = script.encode(errors="surrogateescape") + marker
-        self._reply = _Reply(marker)
-        first = f"{len(body)} {size} {marker.decode()}\n".encode() + body
-        return itertools.chain((first,), content)
-
-    def send_all(self, pieces: Iterable[bytes]) -> None:
-        """Send a request without looking at the output."""
-        os.set_blocking(self._stdin.fileno(), True)
+    def send(self, data: bytes) -> None:
+        """Send what the pipe has room for, and the rest in `wait`."""
+        self._out += data
         try:
-            for piece in pieces:
-                self._stdin.write(piece)
-            self._stdin.flush()
+            while self._out and not self.ended:
+                del self._out[: os.write(self._stdin.fileno(), self._out[:_PIECE])]
+        except BlockingIOError:
+            pass
         except BrokenPipeError:
-            raise EOFError(self.error()) from None
+            self.ended = self._words()
 
-    def take(self) -> bytes | None:
-        """Return what has arrived of the script's output, None once it or the connection has ended. Never waits."""
-        if self._reply.code is not None or self._stdout.closed:
-            return None
+    def wait(self, timeout: float) -> bool:
+        """Wait until something has arrived or could be sent, or srun has ended."""
+        poll = select.poll()
+        poll.register(self._stdout, select.POLLIN)
+        if self._out:
+            poll.register(self._stdin, select.POLLOUT)
+        ready = poll.poll(max(0.0, timeout) * 1000)
+        self.send(b"")
+        return bool(ready)
+
+    def take(self) -> bytes:
+        """Return what has arrived."""
+        if self._stdout.closed:
+            return b""
         try:
             piece = os.read(self._stdout.fileno(), 16 * _PIECE)
         except BlockingIOError:
             return b""
         if not piece:
-            return None
-        if not self._greeted:
-            self._greeting += piece
-            _, found, rest = self._greeting.partition(GREETING)
-            if not found:
-                return b""
-            self._greeted, piece = True, bytes(rest)
-        return self._reply.feed(piece)
-
-    def error(self) -> str:
-        """Return what srun has said."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        said = "; ".join(line.strip() for line in lines if line.strip())[-400:]
-        return said or f"srun has ended with exit code {self._process.returncode}"
+            self.ended = self.ended or self._words()
+        return piece
 
     def close(self) -> None:
         """Close the connection: what the script at the other end has started goes on."""
         if self._stdout.closed:
             return
+        self.ended = self.ended or "the connection was closed"
         with contextlib.suppress(OSError):
             self._stdin.close()
         for end, patience in ((self._process.terminate, 0.5), (self._process.kill, 2.0), (self._process.kill, 2.0)):
@@ -157,36 +110,18 @@ class Session:
         self._stdout.close()
         self._errors.close()
 
-
-class _Reply:
-    """The output of a script up to its marker, which the exit code follows.
-
-    Attributes:
-        code: the exit code; None before the end.
-    """
-
-    def __init__(self, marker: bytes) -> None:
-        self.code: int | None = None
-        self._marker = marker
-        self._rest = bytearray()
-
-    def feed(self, piece: bytes) -> bytes:
-        """Return the output that is known to be none of the marker."""
-        self._rest += piece
-        at = self._rest.find(self._marker)
-        if at < 0:
-            lengths = range(min(len(self._rest), len(self._marker) - 1), 0, -1)
-            held = next((length for length in lengths if self._rest.endswith(self._marker[:length])), 0)
-            at = len(self._rest) - held
-        elif self._rest.endswith(b"\n"):
-            self.code = int(self._rest[at + len(self._marker) :])
-        output = bytes(self._rest[:at])
-        del self._rest[:at]
-        return output
+    def _words(self) -> str:
+        """Return what srun has said."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        said = "; ".join(line.strip() for line in lines if line.strip())[-400:]
+        return said or f"srun has ended with exit code {self._process.returncode}"
 
 
-class SlurmHost:
-    """A node of a Slurm job: one session, opened at first use.
+class SlurmHost(RelayHost):
+    """A node of a Slurm job.
 
     Args:
         worker: `address` is the node; `details` has `job` and `directory`.
@@ -194,136 +129,13 @@ class SlurmHost:
     """
 
     def __init__(self, worker: Worker, job: Job) -> None:
-        self.worker = worker
+        super().__init__(worker, OPENING)
         self._job = job
-        self._session: Session | None = None
 
-    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
-        """Run `sh -c script` in the home directory and wait until it ends."""
-        return self._run(script, (stdin,) if stdin else (), len(stdin), timeout)
+    def connect(self) -> Step:
+        """Start a step."""
+        return Step(self.worker, self._job)
 
-    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
-        """Run a script, pass its output to `listen` as it arrives, and return the exit code."""
-        return self._exchange(script, (stdin,) if stdin else (), len(stdin), timeout, listen)
-
-    def stream(self, script: str) -> Session:
-        """Start a script in a session of its own, and return its output as it arrives."""
-        session = None
-        try:
-            session = Session(self.worker, self._job)
-            session.send_all(session.request(script, (), 0))
-        except EOFError as error:
-            if session is not None:
-                session.close()
-            raise self._unreachable(str(error)) from error
-        return session
-
-    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        """Copy a file (or bytes) to the node, atomically."""
-        size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        script = _PUT.format(path=_quoted(remote), size=size, mode=f"{mode:o}")
-        content = ((source,) if source else ()) if isinstance(source, bytes) else _chunks(source)
-        self._require_success(self._run(script, content, size, 60.0), f"put {remote}")
-
-    def get(self, remote: str, local: Path) -> None:
-        """Copy a file from the node, atomically."""
-        partial = local.with_name(f".{local.name}.{secrets.token_hex(4)}")
-        try:
-            with partial.open("wb") as file:
-                while chunk := self._read_one(remote, file.tell()):
-                    file.write(chunk)
-            partial.replace(local)
-        finally:
-            partial.unlink(missing_ok=True)
-
-    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        """Read each file from the given offset, all in one round trip; at most `CHUNK_SIZE` bytes per file."""
-        calls = "".join(f"read_from {_quoted(path)} {offset}\n" for path, offset in pieces)
-        rest = self._require_success(self._run(f"{_READ}{calls}", (), 0, 30.0), "read").output
-        contents: list[bytes | None] = []
-        for _ in pieces:
-            line, _, rest = rest.partition(b"\n")
-            size = int(line) if line.removeprefix(b"-").isdigit() else len(rest) + 1
-            if size > len(rest):
-                raise self._lost("a file was truncated while it was being read")
-            contents.append(None if size < 0 else rest[:size])
-            rest = rest[max(size, 0) :]
-        return contents
-
-    def close(self) -> None:
-        """Close the connection."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def _run(self, script: str, content: Iterable[bytes], size: int, timeout: float) -> Result:
-        output: list[bytes] = []
-        code = self._exchange(script, content, size, timeout, output.append)
-        return Result(code, b"".join(output))
-
-    def _exchange(
-        self, script: str, content: Iterable[bytes], size: int, timeout: float, listen: Callable[[bytes], object]
-    ) -> int:
-        try:
-            if self._session is None:
-                self._session = Session(self.worker, self._job)
-            return self._session.exchange(script, content, size, timeout, listen)
-        except TimeoutError as error:
-            raise self._lost(f"no response within {timeout:g} s") from error
-        except EOFError as error:
-            raise self._lost(str(error)) from error
-        except BaseException:
-            self.close()  # the reply to this script would be that to the next one
-            raise
-
-    def _read_one(self, remote: str, offset: int) -> bytes:
-        if (content := self.read((remote, offset))[0]) is None:
-            raise TpuxError(f"file not found: {remote}", where=f"worker {self.worker.index}")
-        return content
-
-    def _require_success(self, result: Result, action: str) -> Result:
-        if not result.ok:
-            reason = (result.text.splitlines() or [f"exit {result.code}"])[-1]
-            raise TpuxError(f"{action}: {reason}", where=f"worker {self.worker.index}")
-        return result
-
-    def _lost(self, message: str) -> HostUnreachableError:
-        self.close()
-        return self._unreachable(message)
-
-    def _unreachable(self, message: str) -> HostUnreachableError:
+    def unreachable(self, message: str) -> HostUnreachableError:
+        """Return the error that names the node."""
         return HostUnreachableError(f"{self.worker.address}: {message}", where=f"worker {self.worker.index}")
-
-
-_READ = f"""
-read_from() {{
-  if ! [ -e "$1" ]; then echo -1; return; fi
-  size=$(wc -c <"$1") || exit 1
-  size=$((size - $2))
-  if [ "$size" -le 0 ]; then echo 0; return; fi
-  if [ "$size" -gt {CHUNK_SIZE} ]; then size={CHUNK_SIZE}; fi
-  echo "$size"
-  tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$size"
-}}
-"""
-"""Prints for each file a size (-1 if the file does not exist) and that many bytes."""
-
-_PUT = """
-umask 077
-path={path}
-case $path in */*) mkdir -p "${{path%/*}}" || exit ;; esac
-trap 'rm -f "$path.tpux-$$"' EXIT
-cat >"$path.tpux-$$" && chmod {mode} "$path.tpux-$$" || exit
-if [ "$(wc -c <"$path.tpux-$$")" -ne {size} ]; then echo 'incomplete upload'; exit 1; fi
-mv -f "$path.tpux-$$" "$path" && trap - EXIT
-"""
-
-
-def _quoted(remote: str) -> str:
-    return shlex.quote(remote.removeprefix("~/"))
-
-
-def _chunks(source: Path) -> Iterator[bytes]:
-    with source.open("rb") as file:
-        while chunk := file.read(2**20):
-            yield chunk

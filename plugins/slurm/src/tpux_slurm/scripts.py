@@ -9,15 +9,15 @@ from __future__ import annotations
 import shlex
 
 from tpux_slurm.section import SlurmTpuSection
+from tpux_worker_tools.relay import LOOP
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-GREETING = b"tpux-session\n"
-"""The first line of a session."""
 NOTICE = 'until [ -e "$TPUX_MACHINE_DIR/.slurm/notice" ]; do sleep 0.2; done; cat "$TPUX_MACHINE_DIR/.slurm/notice"'
 """Waits for the file that the keeper writes when Slurm announces the end of the job's time."""
 
 # A keeper that ends makes the job COMPLETED, so it stays after SIGTERM; SIGUSR2 is from `release`. The directories of
 # jobs that were killed have a lock that nobody holds. The FIFO is opened to read and write: neither side waits.
+# `running`, which is called in a subshell, does not find its own grep.
 _KEEPER = r"""
 PATH=$1; export PATH
 for command in flock setsid mkfifo grep; do command -v $command >/dev/null || exit 3; done
@@ -29,7 +29,7 @@ for old in "$base"/*-"$SLURMD_NODENAME"; do
   [ -e "$old/.slurm/lock" ] && flock -n "$old/.slurm/lock" rm -rf "$old"
 done
 mkdir -p "$dir/.slurm" "$dir/tmp" && cd "$dir" && exec 9>.slurm/lock && flock -n 9 || exit 4
-running() { grep -lsxz "TPUX_MACHINE_DIR=$dir" /proc/[0-9]*/environ | cut -d/ -f3; }
+running() { unset TPUX_MACHINE_DIR; grep -lsxz "TPUX_MACHINE_DIR=$dir" /proc/[0-9]*/environ | cut -d/ -f3; }
 end() {
   trap '' TERM USR2
   for try in 1 2 3 4 5 6 7 8 9; do
@@ -56,23 +56,10 @@ while :; do
 done
 """
 
-# As the shell that the plugin ssh keeps open: a line with two lengths and a marker, the script with the marker, its
-# input. A script without its marker was cut off by a lost connection. Input that is not read is discarded.
-_SESSION = r"""
+_SESSION = rf"""
 exec <"$1.in" >"$1.out"
 rm -f "$1.in" "$1.out"
-echo tpux-session
-while read -r size input mark; do
-  script=$(head -c "$size")
-  case $script in *"$mark") ;; *) exit ;; esac
-  script=${script%"$mark"}
-  cd "$HOME" || exit
-  if [ "$input" = 0 ]; then /bin/sh -c "$script" </dev/null 2>&1
-  else head -c "$input" | (/bin/sh -c "$script" 2>&1; code=$?; cat >/dev/null; exit $code)
-  fi
-  printf '%s %d\n' "$mark" $?
-done
-"""
+{LOOP}"""
 
 RELAY = r"""
 PATH=$2; export PATH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,8 @@ _REASONS = {
     "Reservation": "its reservation has not begun",
     "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
     "Licenses": "licenses are in use",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
     "None": "Slurm has not considered it yet",
 }
 _NEVER = {
@@ -36,22 +39,35 @@ _NEVER = {
     "PartitionTimeLimit": "the partition's time limit is shorter: change tpu.time",
     "BadConstraints": "no nodes have what it asks for: change tpu.gres, tpu.cpus, tpu.mem or tpu.sbatch",
     "InvalidAccount": "the account is not valid: change tpu.account",
+    "AccountNotAllowed": "the partition does not allow the account: change tpu.account or tpu.partition",
     "InvalidQOS": "the quality of service is not valid: change tpu.qos",
+    "QOSNotAllowed": "the partition or the account does not allow the quality of service: change tpu.qos",
+    "ReservationDeleted": "the reservation is gone: change tpu.sbatch",
+    "DependencyNeverSatisfied": "what it waits for has failed: change tpu.sbatch",
 }
+_OF_ONE_JOB = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+|MaxMemPerLimit|(Association|QOS)TimeLimit")
+"""Limits that this job exceeds by itself. The others pass when other jobs end, or a budget is renewed."""
+_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)\w+|Max\w+PerAccount|(Association|QOS)(Job|Resource)Limit|QOSUsageThreshold")
 
 
 def in_words(reason: str) -> str:
     """Return why a job waits."""
     name = reason.split(",")[0].strip("() ")
     words = _REASONS.get(name, "")
-    if name.startswith(("QOSMax", "AssocMax", "QOSGrp", "AssocGrp")):
-        words = "a limit of the account or quality of service is reached"
+    if _LIMIT.fullmatch(name):
+        is_budget = name.endswith("Minutes") or "MinutesLimit" in name
+        words = f"{'the budget' if is_budget else 'a limit'} of the account or quality of service is reached"
     return f"{words} ({name})" if words else name
 
 
 def why_never(reason: str) -> str:
     """Return what to change, if the job would wait forever for this reason; "" otherwise."""
-    return _NEVER.get(reason.split(",")[0].strip("() "), "")
+    name = reason.split(",")[0].strip("() ")
+    if _OF_ONE_JOB.fullmatch(name):
+        return (
+            "one job may not have so much, or so little: change tpu.time, tpu.nodes, tpu.gres, tpu.account or tpu.qos"
+        )
+    return _NEVER.get(name, "")
 
 
 @dataclass(frozen=True)

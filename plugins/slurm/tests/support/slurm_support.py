@@ -54,7 +54,7 @@ class Jobs:
         }
         path = self.cli.work / "job.yaml"
         command = {"cmd": f"S={self.shared}\n{cmd}", "grace_period": 5}
-        watch = {"lost_after": "20s", "verdict_grace": "8s", "poll_every": "0.3s"}
+        watch = {"lost_after": "20s", "verdict_grace": "3s", "poll_every": "0.3s"}
         path.write_text(json.dumps({"tpu": given, "command": command, "watch": watch, "setup": {"modules": []}}))
         return self.cli("create", path.name).stdout.strip()
 

@@ -253,7 +253,7 @@ class _Check:
         """Test a transport."""
 
         def contract(one: LocalFixture) -> None:
-            own = {self.word: one.config[self.word]} if self.word in one.config else {}
+            own = {name: one.config[name] for name in (self.word, "tpu") if name in one.config}
             transport_contract(self.word, one.worker, own, unreachable=one.unreachable)
 
         return self.run(name, contract, remote=True)
