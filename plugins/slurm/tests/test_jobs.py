@@ -151,7 +151,8 @@ def test_killed_connections(jobs: Jobs) -> None:
     jobs.started()
     daemons = wait_for(lambda: pids_of("sleep", "987654"), "the daemon")
     for pid in pids_of("srun", "--overlap") + [pid for pid in pids_of("cat") if is_in(jobs, pid)]:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # a relay ends with its srun
+            os.kill(pid, signal.SIGKILL)
     time.sleep(3)
     assert pids_of("sleep", "987654") == daemons
     jobs.finish()
