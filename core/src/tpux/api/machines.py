@@ -43,8 +43,8 @@ def published() -> Published:
     """Return the files that all users of the store can read, each in a directory of its user's own. Since 0.1.
 
     `write(name, content)` and `remove(name)` change this user's; `read(name)` and `files(directory)` return those of
-    all users, with whose they are. What another user has written may be anything. `lock(name)` is the path of a lock
-    that all of them can hold. In a store of one user, they are in its directory.
+    all users, with whose they are. What another user has written may be anything. `with changing(name):` holds a lock
+    that excludes them. In a store of one user, the files are in its directory.
     """
     from tpux.env import home
     from tpux.store.published import Published

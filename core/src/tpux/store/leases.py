@@ -294,7 +294,7 @@ def _own(leases: Published, name: str) -> dict[str, JsonValue]:
 def _parse(file: File) -> dict[str, JsonValue]:
     """Return the lease in a file. It is that of the user whose file it is, whatever it says."""
     lease = parse(file.content) or {}
-    return lease if file.own or "tpux-user" not in lease else {**lease, "tpux-user": file.user}
+    return lease if file.own or "tpux-job" not in lease else {**lease, "tpux-user": file.user}
 
 
 def _number(lease: Mapping[str, JsonValue]) -> int:

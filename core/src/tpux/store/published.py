@@ -13,7 +13,7 @@ import pwd
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -83,6 +83,16 @@ class Published:
     def lock(self, name: str) -> Path:
         """Return the path of the lock under which users may change what they say about the same thing."""
         return self.path(name).with_suffix(".lock") if self._root is None else self._root / LOCK
+
+    def changing(self, name: str) -> AbstractContextManager[None]:
+        """Hold that lock, and wait for it if another process holds it.
+
+        Raises:
+            TpuxError: another process held it for too long.
+        """
+        from tpux.store import locks
+
+        return locks.held(self.lock(name), what=name)
 
     def write(self, name: str, content: bytes) -> None:
         """Replace one of this user's files, atomically.
@@ -185,7 +195,7 @@ def publish_state(job: str, *states: State | None) -> None:
     if not active:
         published.remove(name)
         return
-    content = files.dump({"previous": sorted({one for found in active for one in found})})
+    content = files.dump({"previous": [*sorted({one for found in active for one in found})]})
     with suppress(FileNotFoundError):
         if published.path(name).read_bytes() == content:
             return
@@ -235,8 +245,8 @@ def share(directory: Path, group: str) -> None:
         raise UsageError(f"{directory} cannot get the group {group}", hint=hint) from error
     with locks.held(directory / LOCK, what="the shared store's lock"):
         if identity.read(directory, mark.name) is None:
-            content = {"format": identity.FORMAT, "id": os.urandom(4).hex()}
-            files.write_atomic(mark, files.dump(content), mode=0o640)
+            content = files.dump({"format": identity.FORMAT, "id": os.urandom(4).hex()})
+            files.write_atomic(mark, content, mode=0o640)
 
 
 def of_state(state: State | None) -> tuple[str, ...] | None:

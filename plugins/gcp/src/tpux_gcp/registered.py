@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 from collections.abc import Iterator
@@ -55,7 +54,7 @@ def registered() -> list[Registered]:
         for one in _parse(file.content) if file.own else _parse_of_another(file.content, file.user):
             if any(other.is_same(one) for other in found):
                 continue
-            taken = {word for other in found for word in (other.alias, other.name)}
+            taken = {other.alias for other in found} | ({other.name for other in found} if one.user else set())
             found.append(one if one.alias not in taken else replace(one, alias=one.name))
     return found
 
@@ -136,21 +135,27 @@ def unregister(word: str) -> Registered:
     with _changing() as own:
         if (found := find_registered(word)) is None:
             raise UsageError(f"no TPU {word} is registered", hint="`tpux find` shows those that are")
-        if found.user:
-            hint = f"{found.user} can type: tpux tpu unregister {found.name}"
-            raise UsageError(f"{found.user} has registered {word}", hint=hint)
+        require_own(found)
         own[:] = [one for one in own if not one.is_same(found)]
     return found
+
+
+def require_own(tpu: Registered) -> None:
+    """Require that this user has registered a TPU.
+
+    Raises:
+        UsageError: another one has.
+    """
+    if tpu.user:
+        hint = f"{tpu.user} can type: tpux tpu unregister {tpu.name}"
+        raise UsageError(f"{tpu.user} has registered {tpu.name}, not you", hint=hint)
 
 
 @contextmanager
 def _changing() -> Iterator[list[Registered]]:
     """Yield the TPUs that this user has registered, under a lock of all users, and store the list as it then is."""
     published = machines.published()
-    path = published.lock(_FILE)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with published.changing(_FILE):
         own = [one for file in published.read(_FILE) if file.own for one in _parse(file.content)]
         yield own
         data = [{key: getattr(one, key) for key in _KEYS} for one in own]

@@ -1,5 +1,4 @@
-"""The jobs that wait for a TPU of the pool: `pool/queue/JOB.json` in the
-store, which each user writes for its own jobs, in the order of their requests.
+"""The jobs that wait for a TPU of the pool, in the order of their requests: `pool/queue/JOB.json`, of each job's user.
 
 A file only says who came first: what keeps two jobs from one TPU is its lease. A job whose supervisor does not run, as
 on a laptop that is shut, does not delay the others.
@@ -54,7 +53,7 @@ def waiting() -> list[Wish]:
             wish = _WISH.validate_json(file.content)
             if file.name != _name(wish.job) or time.time() - file.changed > FORGOTTEN_AFTER:
                 continue
-            if machines.is_active(wish.job):
+            if wish.job.isdecimal() and machines.is_active(wish.job):
                 found.append(wish if file.own else replace(wish, user=file.user))
     return sorted(found, key=lambda one: (one.since, one.job))
 
