@@ -172,7 +172,7 @@ def test_three_users_share_tpus_and_nothing_else(shared: Shared, pool: Emulator)
 
     config = (
         "tpu: {{allocation_mode: pool, accelerator: v4-8}}\n"
-        f"ssh: {{{{port: {pool.ssh_port}}}}}\n"
+        f"ssh: {{{{port: {pool.ssh_port}}}}}\njob: {{{{remote_user: worker}}}}\n"
         "command: {{cmd: 'while [ ! -e ~/done-{0} ]; do sleep 0.2; done', env: {{TOKEN: '${{env:TOKEN}}'}}}}\n"
     )
     for user in (BOB, CY):
