@@ -223,6 +223,10 @@ def test_what_a_hostile_member_plants_is_not_read_and_runs_nowhere(shared: Share
     known = (shared.store / "tpux-shared.json").read_text()
     published, homes = shared.store / "published", shared.store / "users"
 
+    homes.chmod(0o750)
+    assert f"jobs are stored in {shared.store}" in shared.tpux(ANN, "list", code=1)
+    homes.chmod(0o3770)
+
     # A directory with another user's name: the other user's tpux does not use it, nobody reads it.
     for parent in (homes, published):
         shared.plant(CY, parent / BOB / "x", "")
