@@ -53,3 +53,13 @@ def test_a_job_without_machines_is_deleted_without_a_word_about_them(tpux):
         r"would remove with all logs:\n  job 1 \(job\): succeeded, attempt 1, created [\d.]+ \w+ ago\n", shown
     )
     assert "tpux: job 1 deleted\n" in tpux("clean", "-y").stderr
+
+
+def test_clean_rerun_removes_what_a_newer_job_has_replaced(tpux):
+    text = "command: {cmd: 'exit 1'}\njob: {rule: pass}\n"
+    jobs = [tpux.create(text), tpux.create(text, "command.grace_period=9s"), tpux.create(text)]
+    tpux("wait", *jobs, code=100)
+    assert "nothing to clean" in tpux("clean", "--dry-run").stderr
+    shown = tpux("clean", "--rerun", "--dry-run").stderr
+    assert re.findall(r"  job (\d+) ", shown) == ["1"], "the second has another value, the third is the newest"
+    assert "tpux: job 1 deleted" in tpux("clean", "--rerun", "-y").stderr

@@ -124,7 +124,7 @@ ALLOWED = {
     "core/src/tpux/lifecycle/transfer.py": {"open_giver"},
     # Core's own variables; all but those that commands read only are in the list of a supervisor.
     "core/src/tpux/env.py": {
-        "home",
+        "given_home",
         "user_home",
         "user",
         "disabled_plugins",

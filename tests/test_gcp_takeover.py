@@ -73,3 +73,4 @@ def test_a_fixed_config_runs_on_the_tpu_of_the_job_that_failed(cloud: Emulator, 
     assert "000002" in owners
     until(lambda: not cloud.status()["nodes"] and not cloud.status()["queuedResources"])
     assert "holds no machines" in tpux("run", fixed, "--on", "1", code=2)
+    assert "job 1 (" in tpux("clean", "--rerun", "--dry-run"), "job 2 has replaced it"

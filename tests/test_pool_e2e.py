@@ -94,3 +94,32 @@ def test_one_tpu_by_its_alias(pool: Emulator, tmp_path: Path) -> None:
     assert "created job 2" in refused
     until(lambda: "no TPU of the pool is p3" in json.loads(tpux("show", "2", "--json"))["why"])
     tpux("delete", "2", "-y")
+
+
+@pytest.mark.process
+def test_a_tpu_that_a_job_keeps_after_its_end_is_given_to_one_that_waits_if_the_job_shares_it(
+    pool: Emulator, tmp_path: Path
+) -> None:
+    make(pool, "one")
+    tpux("tpu", "register", "one")
+    config = tmp_path / "train.yaml"
+    config.write_text(
+        "tpu: {allocation_mode: pool, accelerator: v4-8, keep_on_failure: 5h}\njob: {rule: pass}\n"
+        f"ssh: {{port: {pool.ssh_port}}}\ncommand: {{cmd: 'exit 1'}}\n"
+    )
+
+    def ends(job: str) -> bool:
+        shown = json.loads(tpux("show", job, "--json"))
+        return shown["state"] == "failed" and shown["held_until"] is not None
+
+    tpux("create", config)
+    until(lambda: ends("1"))
+    tpux("create", config, "job.share=true")
+    until(lambda: "one is in use by job 1 of tester" in tpux("show", "2"))
+    tpux("stop", "1", "--release")
+    until(lambda: ends("2"))
+    tpux("create", config)
+    until(lambda: ends("3"))
+    assert json.loads(tpux("show", "2", "--json"))["held_until"] is None
+    assert "releasing the machines for job 3 of tester (job.share)" in tpux("logs", "2", "--module", "tpu")
+    assert [request for request in pool.requests if request.method in DELETIONS] == []

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,6 +23,11 @@ USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
 TRACE_HOOKS = "TPUX_TRACE_HOOKS"
+
+SHARED_MARK = "tpux-shared.json"
+"""The file in a directory that makes it a store which several users of the machine share (`tpux store share`)."""
+USERS = "users"
+"""The directory, in a shared store, of the users' own directories: to each of them that is the store."""
 
 # What the script of a check finds set if no program follows.
 CHECK_ONLY = "TPUX_CHECK_ONLY"
@@ -139,7 +146,19 @@ def settings_files() -> list[Path]:
 
 
 def home() -> Path:
-    """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`.
+    """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`; in a store that several users share, this user's.
+
+    Raises:
+        UsageError: the home directory that it begins with is not known; or the user's directory in a shared store is
+            another user's, or the file system does not say whose it is.
+        OSError: the directory in a shared store cannot be made.
+    """
+    path = given_home()
+    return path if (root := shared_root(path)) is None else own_directory(root / USERS, 0o700)
+
+
+def given_home() -> Path:
+    """Return `$TPUX_HOME`, or `~/.tpux`.
 
     Raises:
         UsageError: the home directory that it begins with is not known.
@@ -152,14 +171,75 @@ def home() -> Path:
         raise UsageError(f"{HOME}: the home directory in {given} is not known", hint=hint) from error
 
 
+def shared_root(home: Path) -> Path | None:
+    """Return the shared store that a directory is, or of which it is a user's directory; None if there is none."""
+    roots = (home, home.parent.parent) if home.parent.name == USERS else (home,)
+    return next((root for root in roots if os.path.isfile(root / SHARED_MARK)), None)  # noqa: PTH113  (False: EACCES)
+
+
+def own_directory(parent: Path, mode: int) -> Path:
+    """Return the directory in `parent`, which many may write, that is this user's alone; made if there is none.
+
+    It appears with its permissions: a reader finds it readable, or not at all.
+
+    Raises:
+        UsageError: the entry with the user's name is not a directory of the user.
+        OSError: it cannot be made.
+    """
+    path = parent / login_name()
+    if not os.path.lexists(path):
+        import tempfile
+
+        new = Path(tempfile.mkdtemp(dir=parent, prefix=f".{path.name}-"))
+        new.chmod(mode)
+        try:
+            new.rename(path)
+        except OSError:  # another process of the user was faster
+            new.rmdir()
+    hint = f"if a user has made it: sudo rm -r {path}; a network file system must keep the numbers of users"
+    foreign = UsageError(f"{path} is not a directory of {path.name}, whose it must be", hint=hint)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (NotADirectoryError, PermissionError) as error:
+        raise foreign from error
+    try:
+        found = os.fstat(handle)
+        if found.st_uid != os.geteuid():
+            raise foreign
+        if stat.S_IMODE(found.st_mode) & 0o777 != mode & 0o777:
+            os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+    if mode & stat.S_ISGID and found.st_gid != parent.stat().st_gid:
+        hint = "it must give new directories the group of the directory that they are in (setgid)"
+        raise UsageError(f"{path} does not have the group of {parent}: the file system cannot be shared", hint=hint)
+    return path
+
+
+def login_name() -> str:
+    """Return the name of the account that this process has, whatever the environment says.
+
+    Raises:
+        KeyError: it has none.
+    """
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
 def user() -> str:
     """Return the user whose jobs commands act on: `$TPUX_USER`, or the login name.
 
     Raises:
-        UsageError: there is none, or it cannot be the name of a directory.
+        UsageError: there is none, or it cannot be the name of a directory; or it is not the login name in a store that
+            several users share.
     """
     try:
         name = os.environ.get(USER) or getpass.getuser()
+        if shared_root(given_home()) is not None:
+            login = login_name()
+            if os.environ.get(USER, login) != login:
+                message = f"in a store that several users share {USER} must be your login name, {login}"
+                raise UsageError(message, where=f"{USER}={name}", hint=f"unset {USER}")
+            name = login
     except (KeyError, OSError) as error:
         raise UsageError("this account has no user name", hint=f"set {USER} to one") from error
     if not re.fullmatch(r"[^./\s\0*?\[\\][^/\s\0*?\[\\]*", name):

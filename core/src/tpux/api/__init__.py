@@ -82,6 +82,7 @@ def submit(
     *,
     on: str | int | None = None,
     warn: Callable[[str], None] | None = None,
+    once: Collection[str] = (),
 ) -> JobInfo:
     """Create a job and start a supervisor that runs it; returns at once.
 
@@ -90,6 +91,7 @@ def submit(
         overrides: `section.key=value` each, as on the command line.
         on: id or name of an ended job whose machines the new one takes over.
         warn: called with each warning; by default it is printed to stderr.
+        once: tags of the job. If another job has all of them, none is created, however many processes try. Since 0.1.
 
     Returns:
         The new job.
@@ -97,7 +99,8 @@ def submit(
     Raises:
         TypeError: `overrides` is one text instead of a list of them.
         ConfigError: the config has mistakes; the message lists all of them.
-        UsageError: `on` has no machines that could be taken over, or the config describes other ones.
+        UsageError: `on` has no machines that could be taken over, or the config describes other ones; another job has
+            the tags of `once`.
         TpuxError: the preflight of a plugin found an error.
         OSError: the job cannot be written.
     """
@@ -112,7 +115,7 @@ def submit(
     store = Store()
     giver = store.find(str(on)) if on is not None else None
     plugins = Plugins(client.plugins_of_supervisor(store))
-    record = create_job(store, Path(config), overrides, warn=warn or console.say, plugins=plugins, on=giver)
+    record = create_job(store, Path(config), overrides, warn=warn or console.say, plugins=plugins, on=giver, once=once)
     client.notify(store)
     return info_of(record)
 

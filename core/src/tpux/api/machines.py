@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tpux.model.host import Host
     from tpux.model.job import Job
     from tpux.model.machines import Allocation, Worker
+    from tpux.store.published import Published
 
 
 def allocation_of(job: Job) -> Allocation | None:
@@ -36,6 +37,19 @@ def allocation_of(job: Job) -> Allocation | None:
     if not (job.directory / "events.jsonl").exists():
         return None
     return Store().record(job.id, job.user).refresh().machines
+
+
+def published() -> Published:
+    """Return the files that all users of the store can read, each in a directory of its user's own. Since 0.1.
+
+    `write(name, content)` and `remove(name)` change this user's; `read(name)` and `files(directory)` return those of
+    all users, with whose they are. What another user has written may be anything. `with changing(name):` holds a lock
+    that excludes them. In a store of one user, the files are in its directory.
+    """
+    from tpux.env import home
+    from tpux.store.published import Published
+
+    return Published(home(), home())
 
 
 def storage_options(job: Job, scheme: str) -> Mapping[str, object]:

@@ -308,7 +308,7 @@ def _hint(error: OSError) -> str:
 
     from tpux import env
 
-    home = env.home()
+    home = env.given_home()  # which reads nothing: that may be what failed
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"\n  hint: free some space; jobs are stored in {home} (set {env.HOME} to change it)"
     if str(error.filename).startswith(str(home)):

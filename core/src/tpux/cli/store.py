@@ -1,8 +1,12 @@
-"""`tpux store`: say what became of a store that was moved or copied."""
+"""`tpux store`: say what became of a store that was moved or copied; make one that several users share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tpux.cli.common import Group, Yes, confirm, new_app, say
 from tpux.errors import UsageError
@@ -15,11 +19,28 @@ app = new_app()
 
 @app.callback(cls=Group)
 def store() -> None:
-    """Say what became of a store that was moved, copied or restored from a backup.
+    """Say what became of a store that was moved or copied, or make one for several users.
 
     tpux notices that $TPUX_HOME is another directory than the one in which the store was made, and does nothing with
     its jobs before one of these commands: two stores would use, and later delete, the same TPUs.
     """
+
+
+@app.command(epilog="Example: sudo tpux store share /lab/tpux --group lab")
+def share(
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="A new directory, which the group can reach.")],
+    group: Annotated[str, typer.Option(metavar="NAME", help="The group whose members share the store.")],
+) -> None:
+    """Make a store for the users of this machine who are in a group.
+
+    Each of them then sets TPUX_HOME to it. They see each other's leases, holds and places in queues, and nothing else:
+    each has a directory of its own in it, with jobs, secrets and a supervisor that the others cannot read.
+    """
+    from tpux.store import published
+
+    path = directory.expanduser().absolute()
+    published.share(path, group)
+    say(f"{path} is a store for the group {group}; its members type: export TPUX_HOME={shlex.quote(str(path))}")
 
 
 @app.command(epilog="Example: tpux store moved")

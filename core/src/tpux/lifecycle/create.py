@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
+from tpux.errors import UsageError
 from tpux.lifecycle.new_config import config_files, preflight, report_arguments, report_findings
 from tpux.lifecycle.open import draft_job
 from tpux.lifecycle.transfer import open_giver, require_same_machines
@@ -19,6 +20,7 @@ from tpux.store import Files, Store
 from tpux.store.hooks import TRACE, HookObserver
 from tpux.store.tags import FILE as TAGS
 from tpux.store.tags import dump as dump_tags
+from tpux.store.tags import load as load_tags
 
 if TYPE_CHECKING:
     from tpux.store.record import Record
@@ -33,6 +35,7 @@ def create_job(
     clock: Clock | None = None,
     plugins: Plugins | None = None,
     on: Record | None = None,
+    once: Collection[str] = (),
 ) -> Record:
     """Create a job from a config; no machines are requested yet.
 
@@ -44,10 +47,12 @@ def create_job(
         clock: the current time.
         plugins: by default those that are installed.
         on: the ended job whose machines the new one takes over.
+        once: tags that no other job of the user may have all of.
 
     Raises:
         ConfigError: the config is invalid; the error lists every problem.
-        UsageError: `on` has no machines that could be taken over, or the config describes other ones.
+        UsageError: `on` has no machines that could be taken over, or the config describes other ones; another job has
+            the tags of `once`.
         TpuxError: the environment contradicts the config, or a preflight found a reason why the job would fail.
         OSError: the store cannot be written.
     """
@@ -66,6 +71,9 @@ def create_job(
     report_findings(preflight(draft, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Created]:
+        for other in store.records() if once else ():  # now, since nobody else creates a job meanwhile
+            if {*once} <= {*load_tags(other.directory)}:
+                raise UsageError(f"job {int(other.id)} has the tags {' '.join(once)} already")
         content, facts = config_files(loaded, replace(draft, id=job), store.jobs / store.user / job)
         created = Created(
             id=job,

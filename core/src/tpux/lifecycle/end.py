@@ -11,11 +11,12 @@ import logging
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy, transfer
+from tpux.lifecycle.allocator_calls import PENDING_POLL
 from tpux.lifecycle.garbage import remove_unused
 from tpux.lifecycle.loss import lost_after
-from tpux.lifecycle.machines import release_machines
+from tpux.lifecycle.machines import find_waiting, release_machines, shares_machines
 from tpux.lifecycle.turn import Next, Phase, Turn
-from tpux.model.events import CleanUpStarted
+from tpux.model.events import CleanUpStarted, ReleaseScheduled
 from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
@@ -29,6 +30,8 @@ CLEAN_UP_TIMEOUT = 30.0
 """Seconds that the clean-up of all workers may take."""
 RESUME_WITHIN = 10.0
 """Seconds within which `tpux restart` resumes the job that it has stopped."""
+SHARE_POLL = 10.0
+"""Seconds between two looks whether somebody waits for machines that the job shares."""
 LISTENERS_POLL = 0.2
 """Seconds between two checks whether the listeners have received all events of a job that has ended."""
 LISTENERS_NOTICE = 1.0
@@ -41,6 +44,7 @@ class Ended(Phase):
     def __init__(self) -> None:
         self._cleaned_up = set[bool]()  # which clean-ups are done: of a job that has ended, and before a release
         self._ended_since: float | None = None
+        self._look_at = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -65,7 +69,7 @@ class Ended(Phase):
             return transfer.hand_over(turn)
         if state.release_at is not None:
             left = turn.deadlines.left(state.release_at, state.release_after)
-            return Next(after=left) if left > 0 else _release(turn)
+            return self._keep(turn, left) if left > 0 else _release(turn)
         delete = state.last_request.get("action") == "delete"
         if delete and transfer.is_unconfirmed(turn):
             return Next(after=transfer.POLL)
@@ -75,6 +79,21 @@ class Ended(Phase):
         if delete:
             _remove(turn)
         return Next(after=None)
+
+    def _keep(self, turn: Turn, left: float) -> Next:
+        """Keep the machines for some seconds more, unless the job shares them and somebody waits for them."""
+        if turn.state.machines is None or not shares_machines(turn):
+            return Next(after=left)
+        now = turn.clock.monotonic()
+        if now >= self._look_at:
+            if (wanted_by := find_waiting(turn)) is None:
+                return Next(after=min(left, PENDING_POLL))
+            self._look_at = now + SHARE_POLL
+            if wanted_by:
+                turn.log(f"releasing the machines for {wanted_by} (job.share)")
+                turn.write(ReleaseScheduled(release_at=turn.clock.now()))
+                return Next(after=0.0)
+        return Next(after=min(left, self._look_at - now))
 
     def _clean_up_workers(self, turn: Turn) -> float | None:
         """Continue the clean-up of the workers, if one is due.

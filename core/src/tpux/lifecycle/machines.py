@@ -180,6 +180,16 @@ def inspect_machines(turn: Turn, when: str = "") -> Inspection | None:
     return Inspection(status, failure)
 
 
+def find_waiting(turn: Turn) -> str | None:
+    """Return who waits for machines that a job keeps after its end; "" if nobody does, None until that is known."""
+    try:
+        status = _call_allocator(turn, spec.inspect, ("shared",))
+    except TpuxError as error:
+        _log.warning("job %s: who waits for its machines is not known: %s", turn.state.id, error)
+        return ""
+    return None if status is None else status.wanted_by
+
+
 # --- release ------------------------------------------------------------------------------------
 
 
@@ -273,4 +283,10 @@ def provision_request(turn: Turn) -> ProvisionRequest:
     creating = turn.state.state == "provisioning"
     asked = selected_plugins(job) if creating else ()
     answers = [turn.plugins.call_one(name, spec.public_keys, job=job) or [] for name in asked]
-    return build_request(job, turn.state, tuple(key for keys in answers for key in keys))
+    request = build_request(job, turn.state, tuple(key for keys in answers for key in keys))
+    return replace(request, shared=turn.state.ended and shares_machines(turn))
+
+
+def shares_machines(turn: Turn) -> bool:
+    """Return whether others may have the machines that a job keeps after its end."""
+    return turn.record.stored_section("job").get("share") is True

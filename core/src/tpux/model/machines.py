@@ -112,6 +112,8 @@ class ProvisionRequest:
             with their `name` and `saved_state`; only if the section `tpu` is `transferable`. Machines with such labels
             are this job's: `provision` gives them the labels of this job, and takes over leases, before it returns
             `Ready`.
+        shared: the job has ended, and others may have the machines that it keeps (`job.share`): `inspect` is to return
+            `MachineStatus.wanted_by`; otherwise it need not.
     """
 
     name: str
@@ -126,6 +128,7 @@ class ProvisionRequest:
     describe_workers: bool = False
     interrupted: bool = False
     previous_owners: Sequence[Mapping[str, str]] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,7 @@ class MachineStatus:
         workers: the workers as the cloud describes them now, if the request has `describe_workers`: a rebuilt VM has
             another host key. None if that is unknown.
         hint: what the user must do before the allocator can answer, as in `Waiting`.
+        wanted_by: who waits for these machines, for people, if the request is `shared`: they are released then.
     """
 
     state: MachineState
@@ -235,6 +239,7 @@ class MachineStatus:
     confirmed: bool = False
     workers: Sequence[Worker] | None = None
     hint: str = ""
+    wanted_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,9 @@ class JobSection(Section):
     """The group of jobs that it belongs to, of which `max_running` run at once, those with the lowest ids first."""
     tags: Annotated[list[Tag], BeforeValidator(_as_list)] = Field(default_factory=list)
     """Words that select the job, such as with `tpux list --tag`; `tpux tag` changes them later."""
+    share: bool = False
+    """After the job's end, give the machines that it keeps for a resume to another job that waits for them, if its
+    allocator can tell (pool)."""
     stalled_after: Duration | None = None
     """End an attempt as stalled if no worker has written output for this long; null, the default, turns that off."""
     output_dir: WorkerDirectory | None = None

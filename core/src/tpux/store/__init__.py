@@ -15,6 +15,7 @@ from tpux import env
 from tpux.errors import NoSuchJobError, TpuxError, UsageError
 from tpux.store import files, identity, ids, locks, open_jobs
 from tpux.store.locks import Lock
+from tpux.store.published import ACTIVE, Published, publish_state
 from tpux.store.record import Record
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
+
+NEXT_ID = "next_id"
+"""The file that each user of a shared store publishes: no job below that number is new."""
 
 
 class Store:
@@ -40,6 +44,7 @@ class Store:
         self.user = user or env.user()
         self.jobs = self.home / "jobs"
         self.shared = self.jobs / ".tpux"
+        self.root = env.shared_root(self.home)
         self._locks = self.shared / "locks"
         self.supervisor = self.home / "supervisor" / self.user
         self.socket = self.supervisor / "calls" / "socket"
@@ -59,7 +64,8 @@ class Store:
                 if (known := identity.read(self.home)) is None:
                     if any(self.ids(user) for user in self.users()):
                         raise identity.lost(self.home, "the file that identifies this store is missing")
-                    known = identity.Identity(os.urandom(4).hex())
+                    common = identity.read(self.root, env.SHARED_MARK) if self.root else None
+                    known = common or identity.Identity(os.urandom(4).hex())
                     identity.write(self.home, known.id)
             self._id = known.id
         return self._id
@@ -101,6 +107,9 @@ class Store:
         """
         if (known := identity.read(self.home)) is None:
             raise UsageError("there is no store here", where=str(self.home))
+        if self.root is not None:
+            hint = f"give the copy to nobody: sudo rm -r {self.root}, and then tpux store share"
+            raise UsageError("a copy of a store that several users share cannot be one of its own", hint=hint)
         identity.write(self.home, known.id, in_place=False)  # the image of a disk has the inode of its original
         aside = self.home / f"jobs-of-{known.id}"
         if self.jobs.exists():
@@ -145,8 +154,11 @@ class Store:
             chosen = max(named, key=lambda record: (not record.state.ended, int(record.id)))
             note(f"{len(named)} jobs are called {job}: {choices}; using job {int(chosen.id)}")
             return chosen
-        for owner in self.users():
-            if is_id and (self.jobs / owner / name).is_dir():
+        owners = [owner for owner in self.users() if is_id and (self.jobs / owner / name).is_dir()]
+        if is_id and self.root is not None:
+            owners += [file.user for file in Published(self.home, self.shared).read(f"{ACTIVE}/{name}")]
+        for owner in owners:
+            if owner != self.user:
                 raise UsageError(
                     f"job {int(name)} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
                 )
@@ -211,7 +223,7 @@ class Store:
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
         counter = self.shared / "next_id"
         with locks.held(self.shared / "lock", what="the next job id"):
-            job = ids.allocate(counter, self._all_ids, self._exists)
+            job = ids.allocate(counter, self._all_ids, self._exists) if self.root is None else self._reserve_id()
             draft = own / f".new-{job}"
             shutil.rmtree(draft, ignore_errors=True)  # left by a process that died: the lock is ours
             try:
@@ -222,6 +234,14 @@ class Store:
                 raise
             ids.advance(counter, job)
         return self.record(job)
+
+    def _reserve_id(self) -> str:
+        """Return the next id that no user of the shared store has; nobody else gets it, whatever happens now."""
+        published = Published(self.home, self.shared)
+        with locks.held(published.lock(NEXT_ID), what="the next job id"):
+            job = ids.next_of([file.content for file in published.read(NEXT_ID)], self._exists)
+            published.write(NEXT_ID, f"{int(job) + 1}\n".encode())
+        return job
 
     def _all_ids(self) -> Iterator[str]:
         return (job for user in self.users() for job in self.ids(user))
@@ -265,6 +285,7 @@ class Store:
         with suppress(FileNotFoundError):  # an earlier try has renamed it, and yet has reported an error
             record.directory.rename(trash)
         open_jobs.unmark(open_jobs.mark_of(str(record.directory)))
+        publish_state(str(record.directory), None)
         shutil.rmtree(trash, ignore_errors=True)
 
     def succeeded(self, job: str) -> bool:
@@ -301,6 +322,7 @@ class Store:
         """Remove what a killed process left of jobs that it was removing. Only the supervisor may call it."""
         for trash in (self.jobs / self.user).glob(".deleted-*"):
             if not files.mounts_below(trash):
+                publish_state(str(trash.with_name(trash.name.removeprefix(".deleted-"))), None)
                 shutil.rmtree(trash, ignore_errors=True)
 
 

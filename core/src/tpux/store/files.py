@@ -128,8 +128,16 @@ def load(path: str | Path) -> dict[str, JsonValue] | None:
     """Return the JSON object in `path`; None if there is no file, or it does not hold a JSON object."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (called for each job)
-            data = json.loads(file.read())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+            return parse(file.read())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def parse(content: bytes) -> dict[str, JsonValue] | None:
+    """Return the JSON object in the content of a file; None if it is something else."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):  # the latter: what another user has written
         return None
     return data if isinstance(data, dict) else None
 

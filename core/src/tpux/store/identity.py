@@ -35,13 +35,13 @@ class MisplacedStoreError(TpuxError):
     """The store is in another directory than it was made in, and the user has not said why."""
 
 
-def read(home: Path) -> Identity | None:
-    """Return what `store.json` says; None if the store is new.
+def read(home: Path, name: str = FILE) -> Identity | None:
+    """Return what `store.json`, or the file of that name which a shared store has, says; None if the store is new.
 
     Raises:
         TpuxError: the file is corrupt, or of a newer format.
     """
-    path = home / FILE
+    path = home / name
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -40,6 +40,15 @@ def allocate(counter: Path, existing: Callable[[], Iterable[str]], taken: Callab
     return f"{number:0{DIGITS}d}"
 
 
+def next_of(counters: Iterable[bytes], taken: Callable[[str], bool]) -> str:
+    """Return the next free id, given what the files of several users hold; one that is no number is left out."""
+    numbers = [int(content) for content in counters if content.strip().isdigit() and len(content) <= LONGEST]
+    number = max(numbers, default=1)
+    while taken(f"{number:0{DIGITS}d}"):
+        number += 1
+    return f"{number:0{DIGITS}d}"
+
+
 def advance(counter: Path, job: str) -> None:
     """Note that the id of a job is used, once the job exists."""
     with suppress(OSError):  # the job exists: the next `allocate` skips its id

@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
+from tpux.store import files
+from tpux.store.files import parse
+from tpux.store.published import ACTIVE, File, Published
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
@@ -57,7 +59,21 @@ def is_active(job: str) -> bool:
                 return not state.done or state.requested or _is_label_of_another(store, job)
         except (OSError, TpuxError):
             return True
-    return _is_label_of_another(store, job)
+    return _is_label_of_another(store, job) or any(
+        file.name == f"{ACTIVE}/{job}" or job in _previous(file) for file in _active_of_others(store)
+    )
+
+
+def _active_of_others(store: Store) -> list[File]:
+    """Return what the other users of a shared store have published about their active jobs."""
+    published = Published(store.home, store.shared)
+    return [file for file in published.files(ACTIVE) if not file.own] if published.shared else []
+
+
+def _previous(file: File) -> list[JsonValue]:
+    """Return the jobs whose labels the machines of an active job may have, as its user says."""
+    found = (parse(file.content) or {}).get("previous")
+    return found if isinstance(found, list) else []
 
 
 def _is_label_of_another(store: Store, job: str) -> bool:
@@ -145,7 +161,8 @@ def end_hold(machines: Iterable[str]) -> bool:
         TpuxError: another process held a lock for long, or the store was moved or copied.
         OSError: a lease could not be removed.
     """
-    held = [machine for machine in machines if _owner(_path(machine)) == _holding()]
+    leases = _leases()
+    held = [machine for machine in machines if _owner(leases, _last(leases, _name(machine))) == _holding()]
     for machine in held:
         release(machine, _holding())
     return bool(held)
@@ -157,9 +174,7 @@ def lease_of(machine: str) -> Mapping[str, JsonValue]:
     Returns:
         The lease; its `tpux-job` is `HOLD` if a user holds the machine. Empty if nobody has it. Since 0.1.
     """
-    from tpux.store import files
-
-    return files.load(_path(machine)) or {} if holder_of(machine) else {}
+    return _last(_leases(), _name(machine)) if holder_of(machine) else {}
 
 
 def _holding() -> dict[str, str]:
@@ -176,48 +191,56 @@ def _acquire(
 ) -> dict[str, str]:
     from tpux.store import locks
 
+    leases, names = _leases(), {_name(machine): machine for machine in machines}
     # Sorted, so that two processes cannot each wait for a lock that the other one holds.
-    paths = dict(sorted((_path(machine), machine) for machine in machines))
+    held = dict(sorted((leases.lock(name), machine) for name, machine in names.items()))
     with ExitStack() as stack:
-        for path, machine in paths.items():
-            stack.enter_context(locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"))
-        owners = {path: _owner(path) for path in paths}
-        missing = [path for path, owner in owners.items() if owner != mine or details]
-        others = {path: owners[path] for path in missing if owners[path] not in [mine, *passed_on]}
-        holders = {path: owner.get("tpux-job", "") for path, owner in others.items()}
+        for path, machine in held.items():
+            stack.enter_context(locks.held(path, what=f"the lease of {machine}"))
+        last = {name: _last(leases, name) for name in names}
+        owners = {name: _owner(leases, lease) for name, lease in last.items()}
+        missing = [name for name, owner in owners.items() if owner != mine or details]
+        others = {name: owners[name] for name in missing if owners[name] not in [mine, *passed_on]}
+        holders = {name: owner.get("tpux-job", "") for name, owner in others.items()}
         active = {job for job in {*holders.values()} if _counts(job)}  # once a job: it may read all jobs
-        if found := {paths[path]: holder for path, holder in holders.items() if holder in active}:
+        if found := {names[name]: holder for name, holder in holders.items() if holder in active}:
             return found
-        _write(missing, paths, {**mine, "since": time.time(), **details})
+        _write(
+            leases, {name: _number(last[name]) for name in missing}, names, {"since": time.time(), **details, **mine}
+        )
     return {}
 
 
 def _counts(holder: str) -> bool:
     """Return whether the holder that a lease names has it still; a hold that has ended names nobody."""
-    return holder == HOLD or (holder != "" and is_active(holder))
+    return holder == HOLD or (holder.isdecimal() and is_active(holder))
 
 
-def _write(missing: list[Path], machines: Mapping[Path, str], mine: Mapping[str, JsonValue]) -> None:
+def _write(
+    leases: Published, missing: Mapping[str, int], machines: Mapping[str, str], mine: Mapping[str, JsonValue]
+) -> None:
     """Write the leases that are missing so that a crash at any point leaves all of them valid, or none.
 
     All but the last are written as pending on the last, which thereby makes them valid.
 
     Args:
-        missing: their files.
-        machines: the machine of each of the files whose locks the caller holds.
+        leases: where they are.
+        missing: their names, with the numbers of those that were the last so far.
+        machines: the machine of each of the names whose locks the caller holds.
         mine: the owner.
     """
     import secrets
 
-    from tpux.store import files
-
-    token = secrets.token_hex(8)
-    for path in missing:
-        pending = {} if path == missing[-1] else {"pending_on": machines[missing[-1]]}
-        files.write_atomic(path, files.dump({**mine, "machine": machines[path], "token": token, **pending}))
-    for path, machine in machines.items():  # also those that an earlier call, which died, has left pending
-        if "pending_on" in (files.load(path) or {}):
-            files.write_atomic(path, files.dump({**mine, "machine": machine}))
+    token, names = secrets.token_hex(8), [*missing]
+    for name, number in missing.items():
+        pending = {} if name == names[-1] else {"pending_on": machines[names[-1]]}
+        lease = {**mine, "machine": machines[name], "number": number + 1, "token": token, **pending}
+        leases.write(name, files.dump(lease))
+    for name in machines:  # also those that an earlier call, which died, has left pending
+        lease = _own(leases, name)
+        if "pending_on" in lease:
+            kept = {key: value for key, value in lease.items() if key not in {"pending_on", "token"}}
+            leases.write(name, files.dump({**kept, **mine}))
 
 
 def release(machine: str, labels: Mapping[str, str]) -> None:
@@ -229,38 +252,73 @@ def release(machine: str, labels: Mapping[str, str]) -> None:
     """
     from tpux.store import locks
 
-    path = _path(machine)
-    with locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"):
-        if _owner(path) == {label: labels[label] for label in OWNER_LABELS}:
-            path.unlink()
+    leases, name = _leases(), _name(machine)
+    with locks.held(leases.lock(name), what=f"the lease of {machine}"):
+        last = _last(leases, name)
+        if _owner(leases, last) != {label: labels[label] for label in OWNER_LABELS}:
+            return
+        if len(leases.read(name)) > 1:  # an older one of another user, which must not count again
+            leases.write(name, files.dump({"number": _number(last)}))
+        else:
+            leases.remove(name)
 
 
 def holder_of(machine: str) -> str:
     """Return the id of the active job that leases a machine, `HOLD` if a user does; empty if nobody. Since 0.1."""
-    holder = _owner(_path(machine)).get("tpux-job", "")
+    leases = _leases()
+    holder = _owner(leases, _last(leases, _name(machine))).get("tpux-job", "")
     return holder if _counts(holder) else ""
 
 
-def _owner(path: Path) -> dict[str, str]:
-    """Return the owner's labels that a lease has; empty if there is no lease, or one of a call that died."""
-    from tpux.store import files
+def _leases() -> Published:
+    from tpux.store import Store
 
-    lease = files.load(path) or {}
+    store = Store()
+    return Published(store.home, store.shared)
+
+
+def _last(leases: Published, name: str) -> dict[str, JsonValue]:
+    """Return the lease of a machine that was written last; {} if there is none.
+
+    Each user of a shared store has a file for it, and the highest number is that of the last one.
+    """
+    found = [(_number(lease), file.own, lease) for file in leases.read(name) if (lease := _parse(file))]
+    return max(found, key=lambda one: one[:2], default=(0, True, {}))[2]
+
+
+def _own(leases: Published, name: str) -> dict[str, JsonValue]:
+    """Return this user's lease of a machine, whether it counts or not."""
+    return next((_parse(file) for file in leases.read(name) if file.own), {})
+
+
+def _parse(file: File) -> dict[str, JsonValue]:
+    """Return the lease in a file. It is that of the user whose file it is, whatever it says."""
+    lease = parse(file.content) or {}
+    return lease if file.own or "tpux-job" not in lease else {**lease, "tpux-user": file.user}
+
+
+def _number(lease: Mapping[str, JsonValue]) -> int:
+    return number if isinstance(number := lease.get("number"), int) else 0
+
+
+def _owner(leases: Published, lease: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return the owner's labels that a lease has; empty if there is no lease, or one of a call that died."""
     if other := lease.get("pending_on"):
-        last = files.load(_path(str(other))) or {}
-        if last.get("token") != lease.get("token"):
+        same = [
+            one for file in leases.read(_name(str(other))) if (one := _parse(file)).get("token") == lease.get("token")
+        ]
+        if not any(one.get("tpux-user") == lease.get("tpux-user") for one in same):
             return {}
     if isinstance(until := lease.get("until"), (int, float)) and until <= time.time():
         return {}
     return {label: str(lease[label]) for label in OWNER_LABELS if label in lease}
 
 
-def _path(machine: str) -> Path:
+def _name(machine: str) -> str:
+    """Return the name of the file of a machine's lease."""
     import hashlib
     import re
 
-    from tpux.store import Store
-
     readable = re.sub("[^a-z0-9-]+", "-", machine.lower())[-80:]
     digest = hashlib.sha256(machine.encode()).hexdigest()[:8]
-    return Store().shared / "machines" / f"{readable}-{digest}.json"
+    return f"machines/{readable}-{digest}.json"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tpux.errors import TpuxError
 from tpux.model import json
 from tpux.model.json import JsonValue
-from tpux.store import events, files, open_jobs
+from tpux.store import events, files, open_jobs, published
 from tpux.store.files import JsonFile
 from tpux.store.locks import Lock
 from tpux.store.state import State
@@ -204,6 +204,7 @@ class Record:
         self._state = None
         if open_jobs.is_open(self.refresh()):
             open_jobs.mark(open_jobs.mark_of(self._directory))  # that of an older tpux is missing
+        published.publish_state(self._directory, self._state)
         return True
 
     def write(self, event: Event, at: float) -> Event:
@@ -230,8 +231,13 @@ class Record:
         changes = opened != (self._state is not None and open_jobs.is_open(self._state))
         if changes and opened:
             open_jobs.mark(open_jobs.mark_of(self._directory))
+        is_news = published.of_state(self._state) != published.of_state(state)
+        if is_news:
+            published.publish_state(self._directory, self._state, state)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
+        if is_news:
+            published.unpublish_former(self._directory, state)
         data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": json.dump(state)}
         try:
             files.write_atomic(self.directory / "state.json", files.dump(data), durable=False)

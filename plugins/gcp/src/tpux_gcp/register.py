@@ -13,7 +13,7 @@ from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, label_value
 from tpux_gcp.lookup import FoundTpu, cli_errors, find, look_again, open_api, zone_or_default
-from tpux_gcp.registered import POOL, Registered, find_registered, registered
+from tpux_gcp.registered import POOL, Registered, find_registered, registered, require_own
 from tpux_gcp.registered import register as register_
 from tpux_gcp.registered import unregister as unregister_
 
@@ -69,6 +69,7 @@ def unregister(word: str) -> None:
     """
     if (known := find_registered(word)) is None:
         raise UsageError(f"no TPU {word} is registered", hint="`tpux find` shows those that are")
+    require_own(known)
     api = open_api(known.project)
     try:
         found = find(api, known.name, known.zone)

@@ -145,7 +145,8 @@ class Pool(Allocator):
         state = State.from_json(request.saved_state)
         if state is None or state.chosen is None:
             return MachineStatus("gone", evidence="no TPU of the pool was borrowed")
-        return inspect(_for_gcp(request, state, state.chosen), queue=True)
+        status = inspect(_for_gcp(request, state, state.chosen), queue=True)
+        return replace(status, wanted_by=_who_waits(request, state.chosen)) if request.shared else status
 
     @hookimpl
     def release(self, request: ProvisionRequest) -> Released | Waiting:
@@ -200,6 +201,23 @@ def _choose(request: ProvisionRequest, state: State) -> Waiting:
         tuple(lease_names(found)),
     )
     return replace(state, chosen=chosen).wait(f"taking {tpu.called}", 0)
+
+
+def _who_waits(request: ProvisionRequest, chosen: Chosen) -> str:
+    """Return the first job that waits for a TPU and would take this one, but finds none that is free."""
+    if not (wishes := queue.waiting()):
+        return ""
+    try:
+        every = list_shared(Api(Place.from_json(request.resolved)))
+    except (CloudError, TpuxError):
+        return ""
+    free, kept = [*every], [tpu for tpu in every if tpu.key == f"{chosen.zone}/{chosen.name}"]
+    for wish in wishes:
+        if (taken := wish.choose(free)) is not None:
+            free.remove(taken)
+        elif any(wish.fits(tpu) and tpu.key not in wish.avoid for tpu in kept):
+            return f"job {int(wish.job)} of {wish.user}"
+    return ""
 
 
 def _why(wish: Wish, every: Sequence[SharedTpu], earlier: Sequence[Wish]) -> str:

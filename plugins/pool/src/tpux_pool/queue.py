@@ -1,4 +1,4 @@
-"""The jobs that wait for a TPU of the pool: `pool/queue/JOB.json` in the store, in the order of their requests.
+"""The jobs that wait for a TPU of the pool, in the order of their requests: `pool/queue/JOB.json`, of each job's user.
 
 A file only says who came first: what keeps two jobs from one TPU is its lease. A job whose supervisor does not run, as
 on a laptop that is shut, does not delay the others.
@@ -7,19 +7,17 @@ on a laptop that is shut, does not delay the others.
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import suppress
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 
 from pydantic import TypeAdapter
 
-from tpux import api
 from tpux.api import machines
 from tpux_pool.shared import Wish
 
 _WISH = TypeAdapter(Wish)
+_DIRECTORY = "pool/queue"
 FORGOTTEN_AFTER = 300.0
 """Seconds without a look of a job at the pool after which it does not count."""
 
@@ -30,11 +28,7 @@ def enter(wish: Wish) -> None:
     Raises:
         OSError: that cannot be written.
     """
-    path = _path(wish.job)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(json.dumps(asdict(wish)))
-    new.replace(path)
+    machines.published().write(_name(wish.job), json.dumps(asdict(wish)).encode())
 
 
 def leave(job: str) -> None:
@@ -43,7 +37,7 @@ def leave(job: str) -> None:
     Raises:
         OSError: it cannot be removed.
     """
-    _path(job).unlink(missing_ok=True)
+    machines.published().remove(_name(job))
 
 
 def before(wish: Wish) -> list[Wish]:
@@ -54,12 +48,15 @@ def before(wish: Wish) -> list[Wish]:
 def waiting() -> list[Wish]:
     """Return what all jobs wish that wait, in the order of their requests."""
     found = list[Wish]()
-    for path in _path("x").parent.glob("*.json"):
-        with suppress(OSError, ValueError, TypeError):  # it was removed, or is not of this version
-            if time.time() - path.stat().st_mtime <= FORGOTTEN_AFTER and machines.is_active(path.stem):
-                found.append(_WISH.validate_json(path.read_bytes()))
+    for file in machines.published().files(_DIRECTORY):
+        with suppress(ValueError, RecursionError):  # it is not of this version, or another user has written anything
+            wish = _WISH.validate_json(file.content)
+            if file.name != _name(wish.job) or time.time() - file.changed > FORGOTTEN_AFTER:
+                continue
+            if wish.job.isdecimal() and machines.is_active(wish.job):
+                found.append(wish if file.own else replace(wish, user=file.user))
     return sorted(found, key=lambda one: (one.since, one.job))
 
 
-def _path(job: str) -> Path:
-    return api.home() / "pool" / "queue" / f"{job}.json"
+def _name(job: str) -> str:
+    return f"{_DIRECTORY}/{job}.json"

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from tpux import ProvisionRequest, TpuxError
 from tpux.api import machines
+from tpux.api.text import printable
 from tpux_gcp.api import Api
 from tpux_gcp.claims import claim_of_another
 from tpux_gcp.labels import JOB, STORE, USER, label_value
 from tpux_gcp.lookup import FoundTpu, list_tpus
 from tpux_gcp.registered import POOL, registered
 from tpux_pool.section import PoolSection
+
+LATEST = 1e11
+"""Seconds since the epoch; what another user's file says may be any number."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,9 @@ def use_of(tpu: FoundTpu) -> Use | None:
         if lease := machines.lease_of(name):
             job = str(lease[JOB]) if lease[JOB] != machines.HOLD else ""
             since, until = _seconds(lease.get("since")), _seconds(lease.get("until"))
-            return Use(str(lease[USER]), job, since=since, until=until, note=str(lease.get("note", "")))
+            return Use(
+                str(lease[USER]), job, since=since, until=until, note=printable(str(lease.get("note", "")))[:200]
+            )
     for labels in (tpu.resource.labels, *(node.labels for node in tpu.resource.nodes)):
         if JOB not in labels or STORE not in labels:
             continue
@@ -128,7 +134,7 @@ def use_of(tpu: FoundTpu) -> Use | None:
 
 
 def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return float(value) if isinstance(value, (int, float)) and 0 < value < LATEST else 0.0
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 import json as json_
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import portalocker
 import typer
 
 from tpux import TpuxError, UsageError, api
@@ -26,6 +23,9 @@ if TYPE_CHECKING:
 app = api.new_app()
 File = Annotated[Path, typer.Option("--file", "-f", help="The file of tasks.")]
 DEFAULT_FILE = Path("tasks.yaml")
+CHANGES = "tpux tasks changes its values"
+"""Why a job is stopped that is started again at once."""
+TRIES = 5
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
@@ -47,11 +47,6 @@ def run(
     A task that failed is not created again: see `tpux tasks reset`.
     """
     found = read(file)
-    with _alone(found):
-        _run(found, file, dry_run=dry_run)
-
-
-def _run(found: TaskFile, file: Path, *, dry_run: bool) -> None:
     jobs = _jobs_of(found)
     missing = [task for task in found.tasks if task.id not in jobs]
     for task in found.tasks:  # before anything is created
@@ -67,11 +62,10 @@ def _run(found: TaskFile, file: Path, *, dry_run: bool) -> None:
             api.say(f"would create the job of task {task.id}")
             continue
         try:
-            jobs[task.id] = _create(task, found, jobs)
+            _create(task, found, jobs)
         except (TpuxError, OSError):
             api.say(f"{number} of {len(missing)} jobs created; type the same again to create the others")
             raise
-        api.say(f"created job {int(jobs[task.id].id)}: {task.id}")
     if not dry_run:
         for task in found.tasks:
             _wait_for_the_present_jobs(task, jobs)
@@ -144,7 +138,7 @@ def prioritize(
     jobs = _jobs_of(found)
     task = found.task(name)
     job = _job(task, jobs, file)
-    if job.state != "pending":
+    if job.state != "pending" and not _is_half_changed(job):
         raise UsageError(f"job {int(job.id)} of task {name} does not wait for its turn: it is {job.state}")
     highest = max(_priority(jobs[one.id]) for one in found.tasks if one.id in jobs and one.group == task.group)
     _change(job, [f"job.group.priority={highest + 1}"])
@@ -152,24 +146,6 @@ def prioritize(
 
 
 # --- the jobs ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _alone(found: TaskFile) -> Iterator[None]:
-    """Refuse a second run of a file meanwhile: both would find that a task has no job, and create one.
-
-    Raises:
-        UsageError: another one is under way.
-    """
-    path = api.home() / f"tasks-{os.environ.get('TPUX_USER') or getpass.getuser()}" / f"{found.name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with path.open("a") as file:
-        try:
-            portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.LockException as error:
-            hint = "type it again once that one has ended"
-            raise UsageError(f"another `tpux tasks run` creates the jobs of {found.name}", hint=hint) from error
-        yield
 
 
 def _tags(task: str, file: str) -> tuple[str, str]:
@@ -203,11 +179,26 @@ def _words(task: Task, job: api.JobInfo | None, jobs: Mapping[str, api.JobInfo])
     ]
 
 
-def _create(task: Task, found: TaskFile, jobs: Mapping[str, api.JobInfo]) -> api.JobInfo:
+def _create(task: Task, found: TaskFile, jobs: dict[str, api.JobInfo]) -> None:
+    """Create the job of a task, unless another process has meanwhile.
+
+    Raises:
+        TpuxError: the preflight found an error.
+        OSError: it cannot be written.
+    """
     given = _sections(task, "job").get("tags")
     own = [*map(str, given if isinstance(given, list) else [given] if given else [])]
-    tags = f"job.tags={json_.dumps([*dict.fromkeys([*own, *_tags(task.id, found.name)])])}"
-    return api.submit(task.config, [*_words(task, None, jobs), tags], warn=api.say)
+    ours = _tags(task.id, found.name)
+    tags = f"job.tags={json_.dumps([*dict.fromkeys([*own, *ours])])}"
+    try:
+        jobs[task.id] = api.submit(task.config, [*_words(task, None, jobs), tags], warn=api.say, once=ours)
+    except UsageError:
+        if (other := _jobs_of(found).get(task.id)) is None:
+            raise
+        jobs[task.id] = other
+        api.say(f"job {int(other.id)}: {task.id} was created meanwhile")
+    else:
+        api.say(f"created job {int(jobs[task.id].id)}: {task.id}")
 
 
 def _sections(task: Task, section: str) -> Mapping[str, JsonValue]:
@@ -284,17 +275,40 @@ def _require_same_file(task: Task, job: api.JobInfo, found: TaskFile) -> None:
 def _wait_for_the_present_jobs(task: Task, jobs: Mapping[str, api.JobInfo]) -> None:
     """Let a job that has not begun wait for the jobs that its needs have now: one may have been deleted."""
     job = jobs[task.id]
-    if job.state == "pending" and _section_of(job, "job").get("after", []) != (after := _after(task, jobs)):
+    after = _after(task, jobs)
+    if _is_half_changed(job) or (job.state == "pending" and _section_of(job, "job").get("after", []) != after):
         _change(job, [f"job.after={json_.dumps(after)}"])
 
 
 def _change(job: api.JobInfo, words: Sequence[str]) -> None:
-    """Give a pending job other values: it has done nothing that a stop could lose."""
-    if (state := api.job(job.id).state) != "pending":  # it has begun since it was listed
-        api.say(f"job {int(job.id)} is {state} by now: it stays as it is")
-        return
-    api.stop(job.id, keep=True)
-    _tpux("resume", str(int(job.id)), *words)
+    """Give a pending job other values: it has done nothing that a stop could lose.
+
+    No lock is held, since a resume with other values may ask the cloud. Another process that changes the same job gets
+    its values into the config before or after these, never in place of them; one that died has left the job stopped,
+    which its reason says, and is completed here.
+
+    Raises:
+        UsageError: the values cannot be changed.
+    """
+    for tries_left in reversed(range(TRIES)):
+        now = api.job(job.id)
+        if now.state != "pending" and not _is_half_changed(now):  # it has begun since it was listed
+            api.say(f"job {int(job.id)} is {now.state} by now: it stays as it is")
+            return
+        if now.state == "pending":
+            api.stop(job.id, keep=True, reason=CHANGES)
+        try:
+            _tpux("resume", str(int(job.id)), *words)
+        except UsageError:
+            if not tries_left or _is_half_changed(api.job(job.id)):  # nobody else has started it: it cannot be
+                raise
+        else:
+            return
+
+
+def _is_half_changed(job: api.JobInfo) -> bool:
+    """Return whether a process has stopped a job to change its values, and has not started it again."""
+    return job.state == "stopped" and CHANGES in job.why
 
 
 def _tpux(*words: str) -> str:

@@ -1,0 +1,290 @@
+"""Files that all users of a store can read, while each user writes only below a directory of its own.
+
+In a store that several users share (`tpux store share`) they are in `published/USER`, which the group can read. What
+counts there is whose file it is, not what it says: a file that another user has planted is not read, a link is not
+followed. A store of one user has them in its own directory.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux import env
+from tpux.errors import TpuxError, UsageError
+from tpux.store import files
+
+if TYPE_CHECKING:
+    from tpux.store.state import State
+
+DIRECTORY = "published"
+LOCK = "lock"
+"""The file in a shared store whose lock all users can hold."""
+ACTIVE = "active"
+"""The directory, in a user's, that has a file for each active job: the jobs whose labels its machines may have."""
+LARGEST = 1 << 20
+"""Bytes; a file that is larger is not read."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a user has published.
+
+    Attributes:
+        name: below the user's directory.
+        user: whose it is: the file's owner, "" in a store of one user.
+        own: it is this user's.
+        content: what is in it; that of another user may be anything.
+        changed: when it was written, in seconds since the epoch.
+    """
+
+    name: str
+    user: str
+    own: bool
+    content: bytes
+    changed: float
+
+
+class Published:
+    """The files that the users of a store publish.
+
+    Args:
+        home: the store, as this user sees it.
+        unshared: where they are in a store of one user.
+    """
+
+    def __init__(self, home: Path, unshared: Path) -> None:
+        self._root = env.shared_root(home)
+        self._unshared = unshared
+
+    @property
+    def shared(self) -> bool:
+        """Whether several users share the store."""
+        return self._root is not None
+
+    def path(self, name: str) -> Path:
+        """Return the path of one of this user's files.
+
+        Raises:
+            UsageError: the user's directory is another user's.
+            OSError: it cannot be made.
+        """
+        return self._own() / name
+
+    def lock(self, name: str) -> Path:
+        """Return the path of the lock under which users may change what they say about the same thing."""
+        return self.path(name).with_suffix(".lock") if self._root is None else self._root / LOCK
+
+    def changing(self, name: str) -> AbstractContextManager[None]:
+        """Hold that lock, and wait for it if another process holds it.
+
+        Raises:
+            TpuxError: another process held it for too long.
+        """
+        from tpux.store import locks
+
+        return locks.held(self.lock(name), what=name)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace one of this user's files, atomically.
+
+        Raises:
+            UsageError: the user's directory is another user's.
+            OSError: it cannot be written.
+        """
+        path = self.path(name)
+        if self._root is None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        elif not path.parent.is_dir():
+            self._make(path.parent)
+        files.write_atomic(path, content, mode=0o600 if self._root is None else 0o640)
+
+    def remove(self, name: str) -> None:
+        """Remove one of this user's files, if there is one.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self.path(name).unlink(missing_ok=True)
+
+    def read(self, name: str) -> list[File]:
+        """Return what the users have published under a name, this user's first, then by their names.
+
+        Raises:
+            TpuxError: a user keeps it from others.
+            OSError: it cannot be read.
+        """
+        return [file for user, directory, uid in self._users() if (file := _read(directory, name, user, uid))]
+
+    def files(self, directory: str) -> list[File]:
+        """Return what the users have published in a directory, in the same order, by name within a user's.
+
+        Raises:
+            TpuxError: a user keeps it from others.
+            OSError: it cannot be read.
+        """
+        found = list[File]()
+        for user, path, uid in self._users():
+            try:
+                names = sorted(os.listdir(path / directory))  # noqa: PTH208  (names are all that it needs)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except PermissionError as error:
+                raise _kept(user, path / directory) from error
+            every = (_read(path, f"{directory}/{name}", user, uid) for name in names if not name.startswith("."))
+            found.extend(file for file in every if file is not None)
+        return found
+
+    def _users(self) -> Iterator[tuple[str, Path, int]]:
+        """Yield the users, each with its directory and number; this user first. Whoever forges a name is left out."""
+        own = self._own()
+        yield own.name if self._root else "", own, os.geteuid()
+        if self._root is None:
+            return
+        for entry in sorted(os.scandir(own.parent), key=lambda entry: entry.name):
+            found = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode) and entry.name not in {"", own.name} and _name(found.st_uid) == entry.name:
+                yield entry.name, Path(entry.path), found.st_uid
+
+    def _own(self) -> Path:
+        if self._root is None:
+            return self._unshared
+        return env.own_directory(self._root / DIRECTORY, 0o2750)
+
+    def _make(self, directory: Path) -> None:
+        """Make a directory that appears with its permissions: others must find it readable, or not at all."""
+        import tempfile
+
+        if not directory.parent.is_dir():
+            self._make(directory.parent)
+        new = Path(tempfile.mkdtemp(dir=directory.parent, prefix="."))
+        new.chmod(0o2750)
+        try:
+            new.rename(directory)
+        except OSError:  # another process of the user was faster
+            new.rmdir()
+
+
+def publish_state(job: str, *states: State | None) -> None:
+    """Publish what leases of other users need to know of a job: whether it is active, and whose labels it may have.
+
+    Args:
+        job: the job's directory.
+        states: the states that it may be in by now: more than one before an event is written.
+
+    Raises:
+        UsageError: the user's directory is another user's.
+        OSError: it cannot be written.
+    """
+    home, _, name = job.rsplit("/", 2)
+    home = home.removesuffix("/jobs")
+    if env.shared_root(Path(home)) is None:
+        return
+    published = Published(Path(home), Path(home))
+    name = f"{ACTIVE}/{name.removeprefix('.new-')}"
+    active = [found for found in map(of_state, states) if found is not None]
+    if not active:
+        published.remove(name)
+        return
+    content = files.dump({"previous": [*sorted({one for found in active for one in found})]})
+    with suppress(FileNotFoundError):
+        if published.path(name).read_bytes() == content:
+            return
+    published.write(name, content)
+
+
+def unpublish_former(job: str, state: State) -> None:
+    """Publish the state that a job has by now, if that is possible: until then others wait for what it had before."""
+    with suppress(OSError, TpuxError):
+        publish_state(job, state)
+
+
+def share(directory: Path, group: str) -> None:
+    """Make a directory a store that the members of a group share; repeated, it completes what was interrupted.
+
+    Raises:
+        UsageError: it has other files, others cannot reach it, or the group is not one of this user's.
+        UnusableLocksError: the file system has no locks, or they have no effect.
+        OSError: it cannot be made.
+    """
+    from tpux.store import identity, locks
+
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        hint = f"make it: sudo groupadd {shlex.quote(group)}"
+        raise UsageError(f"this machine has no group {group}", hint=hint) from error
+    directories = (directory / env.USERS, directory / DIRECTORY)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+    mark = directory / env.SHARED_MARK
+    if {entry.name for entry in directory.iterdir()} - {mark.name, LOCK, *(each.name for each in directories)}:
+        raise UsageError(f"{directory} is not empty", hint="choose a new directory: jobs do not move to another store")
+    for parent in directory.parents:
+        found = parent.stat()
+        if not found.st_mode & (stat.S_IXGRP if found.st_gid == gid else stat.S_IXOTH):
+            raise UsageError(f"the group {group} cannot reach {directory}", hint=f"type: chmod o+x {parent}")
+    try:
+        for path, mode in ((directory, 0o2750), *((each, 0o3770) for each in directories)):
+            path.mkdir(exist_ok=True, mode=0o700)
+            os.chown(path, -1, gid)
+            path.chmod(mode)  # after the group, whose change may take a part of it away
+        (directory / LOCK).touch(mode=0o600)
+        os.chown(directory / LOCK, -1, gid)
+        (directory / LOCK).chmod(0o660)
+    except PermissionError as error:
+        hint = "a member of the group, or root, can: sudo tpux store share ..."
+        raise UsageError(f"{directory} cannot get the group {group}", hint=hint) from error
+    with locks.held(directory / LOCK, what="the shared store's lock"):
+        if identity.read(directory, mark.name) is None:
+            content = files.dump({"format": identity.FORMAT, "id": os.urandom(4).hex()})
+            files.write_atomic(mark, content, mode=0o640)
+
+
+def of_state(state: State | None) -> tuple[str, ...] | None:
+    """Return the jobs whose labels the machines of an active job may have; None if it is not active."""
+    if state is None or (state.done and not state.requested):
+        return None
+    owners = state.previous_owners if state.requested else ()
+    return tuple(sorted(str(labels.get("tpux-job", "")) for labels in owners))
+
+
+def _read(directory: Path, name: str, user: str, uid: int) -> File | None:
+    """Return a user's file; None if there is none, or what is there is no regular file of that user."""
+    path = directory / name
+    try:  # not blocking: it may be a pipe that nobody writes
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise _kept(user, path) from error
+    except OSError:
+        if path.is_symlink():
+            return None
+        raise
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or (user and found.st_uid != uid):
+            return None
+        return File(name, user, uid == os.geteuid(), file.read(LARGEST), found.st_mtime)
+
+
+def _kept(user: str, path: Path) -> TpuxError:
+    hint = f"whom it belongs to can type: chmod -R g+rX {path}"
+    return TpuxError(f"{user or 'a user'} keeps from others what the store's users publish", where=str(path), hint=hint)
+
+
+@lru_cache
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""

@@ -1,0 +1,153 @@
+"""What users of a shared store publish: whose it is decides, and only regular files of their owners are read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tpux.errors import UsageError
+from tpux.store import Store, leases
+from tpux.store.published import Published, share
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make files of other users")
+OTHER, UID = "daemon", 1
+LEASE = {"tpux-store": "s", "tpux-user": "root", "tpux-job": leases.HOLD}
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """A shared store of which this process is one user, and `daemon` another one."""
+    with TemporaryDirectory() as directory:  # others cannot reach pytest's
+        Path(directory).chmod(0o755)
+        share(Path(directory) / "store", "root")
+        monkeypatch.setenv("TPUX_HOME", f"{directory}/store")
+        monkeypatch.delenv("TPUX_USER", raising=False)
+        yield Path(directory) / "store"
+
+
+def test_a_directory_that_others_cannot_reach_or_that_has_files_is_not_shared(store):
+    closed = store.parent / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(UsageError, match="the group daemon cannot reach") as caught:
+        share(closed / "store", OTHER)
+    assert caught.value.hint == f"type: chmod o+x {closed}"
+    with pytest.raises(UsageError, match="is not empty"):
+        share(store.parent, "root")
+    with pytest.raises(UsageError, match="has no group nobody-has"):
+        share(store.parent / "new", "nobody-has")
+
+
+def plant(store: Path, name: str, content: str, *, uid: int = UID, user: str = OTHER) -> Path:
+    """Write a file as another user."""
+    path = store / "published" / user / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    for each in (path, path.parent, store / "published" / user):
+        os.chown(each, uid, -1)
+    return path
+
+
+def read(store: Path, name: str = "x") -> list[tuple[str, bytes]]:
+    home = Store().home
+    assert home == store / "users" / "root"
+    return [(file.user, file.content) for file in Published(home, home).read(name)]
+
+
+def test_files_of_all_users_are_read_with_whose_they_are(store):
+    Published(Store().home, Store().home).write("x", b"mine")
+    plant(store, "x", "theirs")
+    assert read(store) == [("root", b"mine"), (OTHER, b"theirs")]
+    found = {path.name: oct(path.stat().st_mode & 0o7777) for path in (store, *store.iterdir())}
+    assert found == {
+        "store": "0o2750",
+        "users": "0o3770",
+        "published": "0o3770",
+        "lock": "0o660",
+        "tpux-shared.json": "0o640",
+    }
+    modes = [
+        oct((store / name).stat().st_mode & 0o777) for name in ("users/root", "published/root", "published/root/x")
+    ]
+    assert modes == ["0o700", "0o750", "0o640"]
+
+
+def test_what_is_no_regular_file_of_its_user_is_not_read(store, tmp_path):
+    path = plant(store, "x", "theirs", uid=2)
+    os.chown(path.parent, UID, -1)
+    assert read(store) == [], "a file that yet another user owns"
+    path.unlink()
+    (tmp_path / "secret").write_text("s")
+    os.chown(tmp_path / "secret", UID, -1)
+    path.symlink_to(tmp_path / "secret")
+    assert read(store) == [], "a link"
+    path.unlink()
+    os.mkfifo(path)
+    os.chown(path, UID, -1)
+    assert read(store) == [], "a pipe, which nobody writes"
+    path.unlink()
+    plant(store, "x", "y" * (1 << 21))
+    assert read(store) == [], "a file that is too large"
+    plant(store, "x", "forged", user="bin")
+    plant(store, "x", "")
+    assert read(store) == [(OTHER, b"")], "a directory with the name of another user"
+
+
+def test_a_directory_of_another_user_is_not_used(store):
+    plant(store, "x", "", user="root")
+    with pytest.raises(UsageError, match="is not a directory of root"):
+        read(store)
+    users = store / "users/root"
+    users.rename(store / "users/away")
+    users.symlink_to(store / "users/away")
+    with pytest.raises(UsageError, match="is not a directory of root"):
+        Store()
+
+
+def test_a_user_who_shares_a_store_is_the_login(store, monkeypatch):
+    monkeypatch.setenv("TPUX_USER", OTHER)
+    with pytest.raises(UsageError, match="must be your login name, root") as caught:
+        Store()
+    assert caught.value.hint == "unset TPUX_USER"
+    monkeypatch.setenv("TPUX_USER", "root")
+    monkeypatch.setenv("TPUX_HOME", str(Store().home))
+    assert (Store().home, Store().root) == (store / "users/root", store), "as a supervisor is started"
+
+
+def test_the_last_lease_counts_and_its_user_is_whose_file_it_is(store):
+    name = leases._name("tpu")
+    assert leases.hold(["tpu"], until=2e9) == {}
+    assert leases.lease_of("tpu")["number"] == 1
+    plant(store, name, json.dumps({**LEASE, "tpux-store": leases.store_id(), "number": 2, "until": 2e9}))
+    assert leases.lease_of("tpu")["tpux-user"] == OTHER
+    assert leases.hold(["tpu"], until=2e9) == {"tpu": leases.HOLD}
+    assert not leases.end_hold(["tpu"])
+    plant(store, name, json.dumps({**LEASE, "number": 2, "until": 1.0}))
+    assert leases.lease_of("tpu") == {}, "the last one has ended; the one before does not count again"
+    assert leases.hold(["tpu"], until=2e9) == {}
+    assert leases.lease_of("tpu")["number"] == 3
+    plant(store, name, json.dumps({**LEASE, "number": 2, "until": 2e9}))
+    assert leases.end_hold(["tpu"])
+    assert leases.lease_of("tpu") == {}, "an older one of another user does not count again"
+
+
+def test_a_job_of_another_user_is_active_as_long_as_that_is_published(store):
+    lease = {**LEASE, "tpux-job": "000007", "number": 1}
+    plant(store, leases._name("tpu"), json.dumps(lease))
+    assert leases.holder_of("tpu") == ""
+    plant(store, "active/000008", json.dumps({"previous": ["000007"]}))
+    assert leases.holder_of("tpu") == "000007", "its machines may have the labels of that job"
+    plant(store, "active/000008", "[1").rename(store / "published" / OTHER / "active/000007")
+    assert leases.holder_of("tpu") == "000007"
+    (store / "published" / OTHER / "active/000007").unlink()
+    assert leases.holder_of("tpu") == ""
+
+
+def test_ids_are_unique_over_all_users(store):
+    plant(store, "next_id", "41\n")
+    assert Store()._reserve_id() == "000041"
+    plant(store, "next_id", "9" * 30)
+    assert Store()._reserve_id() == "000042"
