@@ -2,83 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
+from fake_api import TPU, Api
 
 from tpux import JsonValue, ProvisionRequest, Released, Waiting
 from tpux_gke import allocator
 from tpux_gke.client import Client
 from tpux_gke.cluster import Cluster
 from tpux_gke.manifest import jobset
-from tpux_gke.section import GkeTpuSection
-
-OWNER = {"tpux-store": "s1", "tpux-user": "me", "tpux-job": "000007", "tpux-token": "abcd"}
-TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
-
-
-class Api:
-    """A fake API: `jobset` is what it has; `fails` is what creations answer, `gateway` what everything answers."""
-
-    def __init__(self) -> None:
-        self.jobset: dict[str, JsonValue] | None = None
-        self.fails: list[int] = []
-        self.gateway: JsonValue = None
-        self.answers_creation: JsonValue = None
-
-    def has_jobset(self) -> bool:
-        """Return whether it has one."""
-        return self.jobset is not None
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        """Answer a request."""
-        if self.gateway is not None:
-            return httpx.Response(200, json=self.gateway)
-        if request.method == "POST" and self.answers_creation is not None:
-            return httpx.Response(200, json=self.answers_creation)
-        if request.method == "POST" and self.fails:
-            if not (status := self.fails.pop()):
-                raise httpx.ReadTimeout("timed out")
-            return httpx.Response(status, json={"kind": "Status", "message": "no"})
-        if request.method == "POST":
-            made: dict[str, JsonValue] = json.loads(request.content)
-            self.jobset = made
-            return httpx.Response(201, json=made)
-        if request.url.path.endswith("/jobsets/train"):
-            if self.jobset is None:
-                return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "message": "not found"})
-            found = self.jobset
-            self.jobset = None if request.method == "DELETE" else found
-            return httpx.Response(200, json=found)
-        return httpx.Response(200, json={"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []})
-
-
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    """Return an API, which the allocator uses."""
-    made = Api()
-    client = Client(Cluster("http://127.0.0.1:1"))
-    http = httpx.Client(transport=httpx.MockTransport(made), base_url="http://127.0.0.1:1")
-    monkeypatch.setattr(client, "_http", http)
-    monkeypatch.setattr(allocator, "client_of", lambda _: client)
-    return made
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the time, which a test may change."""
-    now = [1000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    return now
-
-
-@pytest.fixture
-def request_(tmp_path: Path) -> ProvisionRequest:
-    """Return a job's request."""
-    return ProvisionRequest("train", TPU, None, OWNER, (), tmp_path)
 
 
 def after(request: ProvisionRequest, answer: object) -> ProvisionRequest:

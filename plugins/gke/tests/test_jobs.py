@@ -112,6 +112,32 @@ def test_image_that_cannot_be_pulled(jobs: Jobs) -> None:
     wait_for(lambda: not jobs.jobsets(), "no JobSet is left")
 
 
+def test_image_that_cannot_be_pulled_yet(jobs: Jobs) -> None:
+    """The job waits with the registry's words, and runs once it has answered."""
+    limit = "rpc error: code = Unknown desc = 429 Too Many Requests: toomanyrequests"
+    jobs.cluster.change_kubernetes(images=[], pull_error=limit, retry=0.1)
+    job = jobs.start("true")
+    jobs.until_said(job, "toomanyrequests")
+    wait_for(lambda: jobs.failed_pulls() > 5, "it is pulled again and again")
+    assert jobs.show(job)["state"] == "provisioning"
+    jobs.cluster.change_kubernetes(images=["good*"])
+    jobs.until(job, "succeeded")
+
+
+def test_image_without_a_shell(jobs: Jobs) -> None:
+    """The job fails with the container's words, after three JobSets."""
+    pod: JsonValue = {"spec": {"containers": [{"name": "main", "command": ["/no/shell"]}]}}
+    before = len(jobs.cluster.requests)
+    job = jobs.start(pod=pod)
+    shown = json.dumps(jobs.until(job, "failed"))
+    assert "container main: " in shown
+    assert "sh, coreutils" in shown
+    made = [one for one in jobs.cluster.requests[before:] if one.method == "kube.jobsets.create"]
+    assert len(made) == 3
+    jobs.cli("delete", job, "-y")
+    wait_for(lambda: not jobs.jobsets(), "no JobSet is left")
+
+
 def test_no_node_pool(jobs: Jobs) -> None:
     """Without capacity the job waits with the scheduler's words, until its own limit."""
     jobs.cluster.change_kubernetes(node_pools=[])

@@ -24,6 +24,8 @@ def test_what_the_cluster_lacks(jobs: Jobs) -> None:
     assert "unknown accelerator" in said(jobs, accelerator="v9-8")
     jobs.cluster.change_kubernetes(denied=["create pods/exec"], queue_stopped=True)
     assert "you may not create pods/exec" in said(jobs)
+    jobs.cluster.change_kubernetes(denied=["list events"])
+    assert "you may not list events" in said(jobs)
     jobs.cluster.change_kubernetes(denied=[])
     assert "LocalQueueStopped" in said(jobs, queue="tpu-queue")
     jobs.cluster.change_kubernetes(jobset=False)

@@ -47,7 +47,10 @@ POLL = 10.0
 """Seconds between two looks at machines that are ready."""
 _SOON, _LATER = 1.0, 10.0
 _START_TRIES = 3
-"""How often a node has tried to start a container until it counts as impossible."""
+"""How often a start must have failed in the same way until it counts as impossible."""
+_ENDED = "ended"
+"""In the saved state: how many JobSets in a row have ended by themselves before their pods were ready."""
+_SHELL = "tpu.image must have sh, coreutils, grep and util-linux, as python:3.12-slim; see also tpu.pod"
 UNANSWERED_FOR = 90.0
 """Seconds for which a creation without an answer may still take effect: API servers and gateways end it by then."""
 _FAULT = "gke-fault.json"
@@ -66,6 +69,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
         return _denied(kind, found["evidence"], found["hint"])
     answer = _provision(request)
+    if isinstance(answer, Waiting) and answer.saved_state is not None and _ENDED in request.saved_state:
+        answer = replace(answer, saved_state={_ENDED: request.saved_state[_ENDED], **answer.saved_state})
     sent_at = time.time() if request.interrupted else _sent_at(request.saved_state)
     if sent_at + UNANSWERED_FOR <= time.time():
         return answer
@@ -91,7 +96,7 @@ def _provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         if is_being_deleted(existing):
             return Waiting(f"JobSet {name_of(existing)} is being deleted", _SOON)
         if is_true(existing, "Failed") or is_true(existing, "Completed"):
-            return _replace(client, existing)
+            return _replace(client, request, existing)
         return _started(client, request, tpu, existing)
     except ApiError as error:
         return _refused(error)
@@ -112,12 +117,20 @@ def _create(client: Client, request: ProvisionRequest, tpu: GkeTpuSection) -> Wa
     return Waiting(f"JobSet {name_of(made)} is created", 0.3, {"uid": uid_of(made)})
 
 
-def _replace(client: Client, existing: Object) -> Waiting:
-    """Delete a JobSet that has ended before its pods were ready; the next steps create another one."""
+def _replace(client: Client, request: ProvisionRequest, existing: Object) -> Waiting | Denied:
+    """Delete a JobSet that has ended before its pods were ready; the next steps create another one.
+
+    Not for ever: an image without a shell, for example, ends each of them in the same way.
+    """
     name = name_of(existing)
     ended = next((words(one) for kind in ("Failed", "Completed") if (one := condition(existing, kind))), "")
+    fault = reasons.why_ended(client.pods(selector(request)))
+    count = int(str(request.saved_state.get(_ENDED) or 0)) + 1 if fault else 0
+    if count >= _START_TRIES:
+        return _denied("config", f"the pods of JobSet {name} have ended {count} times before a start: {fault}", _SHELL)
     _delete(client, existing)
-    return Waiting(f"JobSet {name} has ended ({ended}): it is created again", _LATER)
+    why = f"JobSet {name} has ended ({fault or ended}): it is created again"
+    return Waiting(why, _LATER, {**request.saved_state, _ENDED: count})
 
 
 def _started(
@@ -134,9 +147,11 @@ def _started(
     positions = [position(pod) for pod in pods]
     wanted = [(index, host) for index in range(tpu.node_count) for host in range(hosts)]
     if positions != wanted or not all(is_true(pod, "Ready") for pod in pods):
-        if why := reasons.cannot_start(client, pods, _START_TRIES):
-            return _denied("config", why, "check tpu.image, and that the nodes may pull it")
-        return Waiting(f"JobSet {name_of(existing)}: {reasons.why_not_ready(pods, expected)}", 1.0, state)
+        why, hint = reasons.cannot_start(client, pods, _START_TRIES)
+        if hint:
+            return _denied("config", why, hint)
+        why = "; ".join(filter(None, (reasons.why_not_ready(pods, expected), why)))
+        return Waiting(f"JobSet {name_of(existing)}: {why}", 1.0, state)
     if why := _misplaced(pods):
         return Waiting(f"JobSet {name_of(existing)}: {why}", 2.0, state)
     workers = tuple(

@@ -16,6 +16,7 @@ _NEEDED = (
     ("", "pods", "", "list"),
     ("", "pods", "exec", "create"),
     ("", "pods", "exec", "get"),
+    ("", "events", "", "list"),
 )
 _QUEUED = ((_KUEUE_GROUP, "workloads", "", "list"), (_KUEUE_GROUP, "localqueues", "", "get"))
 

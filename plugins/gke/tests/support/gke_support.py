@@ -22,7 +22,8 @@ T = TypeVar("T")
 LONG = 90.0
 QUICK: dict[str, JsonValue] = {
     "schedule": 0.02, "start": 0.02, "admission": 0.05, "scale_up": 0.1, "retry": 0.3, "node_pools": None,
-    "images": ["good*"], "quota": 1024, "denied": [], "queue_stopped": False, "jobset": True,
+    "images": ["good*"], "pull_error": "rpc error: code = NotFound desc = failed to pull and unpack image: not found",
+    "quota": 1024, "denied": [], "queue_stopped": False, "jobset": True,
     "exec_protocols": ["v5.channel.k8s.io", "v4.channel.k8s.io"],
 }  # fmt: skip
 # A program that counts, saves at SIGTERM, and ends once `finish` exists.
@@ -122,6 +123,11 @@ class Jobs:
     def jobsets(self) -> list[Object]:
         """Return the JobSets of the namespace."""
         return self.api.items(self.api.namespaced(JOBSETS, "jobsets"))
+
+    def failed_pulls(self) -> int:
+        """Return how often a node of the namespace has failed to pull an image."""
+        found = self.api.items(self.api.namespaced("api/v1", "events"))
+        return sum(int(str(one["count"])) for one in found if "Failed to pull" in str(one["message"]))
 
     def pod(self, slice_number: int = 0, host: int = 0) -> str:
         """Return the beginning of a pod's name of the only JobSet."""
