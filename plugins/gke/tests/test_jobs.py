@@ -157,6 +157,18 @@ def test_out_of_memory_is_not_restarted_for_ever(jobs: Jobs) -> None:
     assert len(jobs.starts(worker=1)) == 1
 
 
+def test_resume_after_out_of_memory(jobs: Jobs) -> None:
+    """A user who resumes a job has mended something: what has ended its pods before is not held against it."""
+    job = jobs.start()
+    jobs.starts(worker=1)
+    jobs.cluster.kubernetes_fault("oom", pod=jobs.pod(0, 1))
+    jobs.until(job, "failed")
+    jobs.cli("resume", job)
+    jobs.starts(2)
+    jobs.finish()
+    jobs.until(job, "succeeded")
+
+
 @pytest.mark.parametrize("method", ["kube.jobsets.create", "kube.jobsets.get", "kube.pods.list", "kube.jobsets.delete"])
 def test_killed_supervisor_and_lost_answer(jobs: Jobs, method: str) -> None:
     """After SIGKILL during a request whose answer is lost there is one JobSet, one attempt, and nothing at the end."""

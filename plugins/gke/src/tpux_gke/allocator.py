@@ -66,8 +66,9 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     if (fault := request.directory / _FAULT).exists():
         found = cast("dict[str, str]", json.loads(fault.read_text(encoding="utf-8")))
         fault.unlink()
-        kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
-        return _denied(kind, found["evidence"], found["hint"])
+        if found.get("attempt") == str(request.attempt) and not _is_resumed(request):
+            kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
+            return _denied(kind, found["evidence"], found["hint"])
     answer = _provision(request)
     if isinstance(answer, Waiting) and answer.saved_state is not None and _ENDED in request.saved_state:
         answer = replace(answer, saved_state={_ENDED: request.saved_state[_ENDED], **answer.saved_state})
@@ -81,6 +82,13 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         )
     kept = before if answer.saved_state is None else {}
     return replace(answer, saved_state={**kept, "sent_at": sent_at, **(answer.saved_state or {})})
+
+
+def _is_resumed(request: ProvisionRequest) -> bool:
+    """Return whether a user has resumed the job since its last attempt: then it is to be tried again."""
+    from tpux import api
+
+    return api.job(request.labels["tpux-job"]).failure is None
 
 
 def _provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
@@ -262,7 +270,8 @@ def _note_own_fault(request: ProvisionRequest, pods: Sequence[Object]) -> None:
             if kind == "program":
                 hint = "the program has filled the node's disk: write to a volume (tpu.volumes); then: tpux resume"
             path = request.directory / _FAULT
-            path.with_suffix(".new").write_text(json.dumps({"kind": kind, "evidence": evidence, "hint": hint}))
+            note = {"kind": kind, "evidence": evidence, "hint": hint, "attempt": str(request.attempt)}
+            path.with_suffix(".new").write_text(json.dumps(note), encoding="utf-8")
             path.with_suffix(".new").replace(path)
             return
 
