@@ -191,6 +191,7 @@ def test_certificate_that_is_not_verified(kubeconfig: Path, monkeypatch: pytest.
     """The preflight warns of it."""
     resolved = find_of(kubeconfig, "https://10.0.0.1", **{"insecure-skip-tls-verify": True}).to_json()
     monkeypatch.setattr(client_of(resolved), "get", lambda _: None)
-    warning, _ = check(SimpleNamespace(resolved={"gke": resolved}), TPU)  # type: ignore[arg-type]
+    job = SimpleNamespace(resolved={"gke": resolved}, job=SimpleNamespace(output_dir=None))
+    warning, _ = check(job, TPU)  # type: ignore[arg-type]
     assert warning.level == "warning"
     assert "is not verified" in warning.message

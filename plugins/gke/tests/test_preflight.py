@@ -30,3 +30,15 @@ def test_what_the_cluster_lacks(jobs: Jobs) -> None:
     assert "LocalQueueStopped" in said(jobs, queue="tpu-queue")
     jobs.cluster.change_kubernetes(jobset=False)
     assert "does not serve JobSet" in said(jobs)
+
+
+def test_storage_that_ends_with_the_pods(jobs: Jobs) -> None:
+    """The creation of a job warns of it."""
+    volumes: JsonValue = {"/scratch": {"emptyDir": {}}}
+    create = ("create", jobs.config("true", volumes=volumes, storage="/scratch/runs"), "job.output_dir=/scratch/out")
+    warned = jobs.cli(*create).stderr
+    assert "tpu.storage: /scratch/runs is on a volume that ends with its pod (emptyDir)" in warned
+    assert "job.output_dir: /scratch/out is on a volume that ends with its pod (emptyDir)" in warned
+    assert "persistentVolumeClaim" in warned
+    volumes = {"/data": {"persistentVolumeClaim": {"claimName": "data"}}}
+    assert "ends with" not in jobs.cli("create", jobs.config("true", volumes=volumes, storage="/data/runs")).stderr
