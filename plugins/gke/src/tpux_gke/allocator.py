@@ -298,7 +298,8 @@ def _release(request: ProvisionRequest) -> Released | Waiting:
         if existing is not None and not is_ours(existing, request):
             if uid_of(existing) == request.saved_state.get("uid"):
                 what = f"JobSet {name_of(existing)}, which the job has created, has not its labels any more"
-                return Released(f"{what}; delete it with: {_delete_command(client, existing)}")
+                command = client.cluster.kubectl("delete", "jobset", name_of(existing))
+                return Released(f"{what}; delete it with: {command}")
             return Released()  # ours, and its pods, were gone before another one could have this name
         if existing is not None:
             if not is_being_deleted(existing):
@@ -338,12 +339,8 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
 
 def _orphan(client: Client, thing: Object, job: str) -> Orphan:
     where = f"namespace {client.cluster.namespace} of {client.cluster.server}"
-    return Orphan(name_of(thing), where, f"JobSet, of job {job}", _delete_command(client, thing))
-
-
-def _delete_command(client: Client, thing: Object) -> str:
-    context = f" --context {client.cluster.context}" if client.cluster.context else ""
-    return f"kubectl delete jobset {name_of(thing)} --namespace {client.cluster.namespace}{context}"
+    command = client.cluster.kubectl("delete", "jobset", name_of(thing))
+    return Orphan(name_of(thing), where, f"JobSet, of job {job}", command)
 
 
 def _delete(client: Client, thing: Object) -> None:

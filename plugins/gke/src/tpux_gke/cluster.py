@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -38,7 +39,7 @@ class Cluster:
         ca: the certificates that sign the server's, as PEM; "" for those that this machine trusts.
         insecure: do not verify the server's certificate, as the kubeconfig says.
         namespace: the namespace of the job.
-        context: the kubeconfig's context.
+        context: the kubeconfig's context; for `google` the one that gcloud would add.
         kubeconfig: its path; "" without one.
         user: the user's name in it.
         tls_name: the name in the server's certificate, if it is another one than in the address.
@@ -67,6 +68,16 @@ class Cluster:
     def key(self) -> str:
         """What tells it from others: all fields, as any of them may change how it is reached."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    def kubectl(self, *words: str) -> str:
+        """Return a command that a person can type in any shell, whatever cluster is the current one there."""
+        context = ["--context", self.context] if self.context else []
+        command = shlex.join(["kubectl", *context, "--namespace", self.namespace, *words])
+        if self.google and self.context:
+            _, project, location, name = self.context.split("_")
+            login = ["gcloud", "container", "clusters", "get-credentials", name, "--location", location]
+            return f"{shlex.join([*login, '--project', project])} && {command}"
+        return f"KUBECONFIG={shlex.quote(self.kubeconfig)} {command}" if self.kubeconfig else command
 
 
 def stored(data: Mapping[str, JsonValue]) -> Cluster:
@@ -179,7 +190,8 @@ def _by_name(tpu: GkeTpuSection) -> Cluster:
 
     place = find_place(tpu.project)
     try:
-        name = f"projects/{place.required_project()}/locations/{tpu.location}/clusters/{tpu.cluster}"
+        project = place.required_project()
+        name = f"projects/{project}/locations/{tpu.location}/clusters/{tpu.cluster}"
         answer = call(place, "GET", f"https://container.googleapis.com/v1/{name}")
     except CloudError as error:
         raise TpuxError(error.problem.message, where="tpu.cluster", hint=error.problem.hint) from error
@@ -190,8 +202,8 @@ def _by_name(tpu: GkeTpuSection) -> Cluster:
         hint = "gcloud container clusters list"
         raise TpuxError(f"{name}: HTTP {answer.status_code} {answer.reason}", where="tpu.cluster", hint=hint)
     ca = base64.b64decode(text(found, "masterAuth", "clusterCaCertificate")).decode()
-    server = f"https://{text(found, 'endpoint')}"
-    return Cluster(server, ca, namespace=tpu.namespace or "default", google=place.to_json())
+    server, context = f"https://{text(found, 'endpoint')}", f"gke_{project}_{tpu.location}_{tpu.cluster}"
+    return Cluster(server, ca, namespace=tpu.namespace or "default", context=context, google=place.to_json())
 
 
 def _read(path: Path) -> str:
