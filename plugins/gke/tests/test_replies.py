@@ -12,7 +12,7 @@ from tpux_gke.scripts import GREETING
 
 
 class Exec:
-    """A fake exec, which answers each request with the next pieces; MARK is the request's marker."""
+    """A fake exec, which answers each request with the next pieces; <> is the request's marker."""
 
     unsent = 0
     ended = ""
@@ -31,7 +31,9 @@ class Exec:
 
     def take(self) -> bytes:
         """Return the next piece."""
-        return self._pieces.pop(0).replace(b"MARK", self._marker) if self._marker else b""
+        return (
+            self._pieces.pop(0).replace(b"<", self._marker[:9]).replace(b">", self._marker[9:]) if self._marker else b""
+        )
 
     def close(self) -> None:
         """Do nothing."""
@@ -40,18 +42,17 @@ class Exec:
 @pytest.mark.parametrize(
     "pieces",
     [
-        [b"now\nMARK 137\n"],
-        [b"now\nMARK 137\nlate\n"],
-        [b"now\nMARK 137\n9\n"],
-        [b"now\nMARK 137\nlate"],
-        [b"now\nMAR", b"K 137\nlate\n"],
-        [b"now\nMARK 1", b"37", b"\nlate\n"],
+        [b"now\n<> 137\n"],
+        [b"now\n<> 137\nlate\n"],
+        [b"now\n<> 137\n9\n"],
+        [b"now\n<> 137\nlate"],
+        [b"now\n<", b"> 137\nlate\n"],
+        [b"now\n<> 1", b"37", b"\nlate\n"],
     ],
 )
 def test_output_after_the_end(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process in the background writes after the script's end is neither its output nor its exit code."""
-    marked = [piece for piece in pieces]
-    monkeypatch.setattr(host, "Exec", lambda *_: Exec(marked))
+    monkeypatch.setattr(host, "Exec", lambda *_: Exec(pieces))
     monkeypatch.setattr(host, "client_of", lambda _: None)
     one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
     result = one.run("script")
