@@ -93,6 +93,26 @@ def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -
     assert "sent_at" in (answer.saved_state or {})
 
 
+@pytest.mark.parametrize(
+    ("asked", "least", "most"),
+    [("20", 20, 25), ("86400", 60, 75), ("9" * 400, 60, 75), ("\N{SUPERSCRIPT TWO}", 10, 10), ("soon", 10, 10)],
+)
+def test_throttled(api: Api, request_: ProvisionRequest, asked: str, least: float, most: float) -> None:
+    """What the API asks to wait is bounded, differs between clients, and is said."""
+    api.throttled = asked
+    request = replace(request_, saved_state={"uid": "u", "pods": [["p", "pod", "node", 0]]})
+    answers = [allocator.provision(request_), allocator.release(request)]
+    for answer in answers:
+        assert isinstance(answer, Waiting)
+        assert least <= answer.poll_after <= most
+        assert "429: too many requests" in answer.why
+        assert (f"tpux waits {least:.0f} s, as the API asks" in answer.why) == (most > 10)
+    status = allocator.inspect(request)
+    assert (status.state, least <= status.poll_after <= most) == ("unknown", True)
+    if most > 10:
+        assert len({allocator.inspect(request).poll_after for _ in range(5)}) > 1
+
+
 @pytest.mark.parametrize(("uid", "is_named"), [("u1", True), ("u2", False)])
 def test_labels_that_were_changed(api: Api, request_: ProvisionRequest, uid: str, is_named: bool) -> None:
     """A JobSet of the job without its labels is left, and named; another one of this name is nobody's concern."""

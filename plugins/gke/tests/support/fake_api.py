@@ -22,6 +22,7 @@ class Api:
         self.pods: Sequence[JsonValue] = ()
         self.events: Sequence[JsonValue] | None = ()
         self.creations = 0
+        self.throttled: str | None = None
         self.fails: list[int] = []
         self.gateway: JsonValue = None
         self.answers_creation: JsonValue = None
@@ -32,6 +33,9 @@ class Api:
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         """Answer a request."""
+        if self.throttled is not None:
+            headers = [(b"Retry-After", self.throttled.encode("latin-1"))]
+            return httpx.Response(429, json={"kind": "Status", "message": "too many requests"}, headers=headers)
         if self.gateway is not None:
             return httpx.Response(200, json=self.gateway)
         if request.method == "POST" and self.answers_creation is not None:
