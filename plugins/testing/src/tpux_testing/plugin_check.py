@@ -252,9 +252,8 @@ class _Check:
     def transport(self, name: str) -> ContractResult:
         """Test a transport."""
 
-        def contract(one: LocalFixture) -> None:
-            own = {self.word: one.config[self.word]} if self.word in one.config else {}
-            transport_contract(self.word, one.worker, own, unreachable=one.unreachable)
+        def contract(one: LocalFixture) -> None:  # with its section `tpu`, where the allocator's `resolve` has the place
+            transport_contract(self.word, one.worker, one.config, unreachable=one.unreachable)
 
         return self.run(name, contract, remote=True)
 
