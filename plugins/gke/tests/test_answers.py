@@ -12,6 +12,7 @@ from tpux import JsonValue, ProvisionRequest, Released, Waiting
 from tpux_gke import allocator
 from tpux_gke.client import Client
 from tpux_gke.cluster import Cluster
+from tpux_gke.login import Credential
 from tpux_gke.manifest import jobset
 
 
@@ -166,7 +167,7 @@ def test_command_of_an_orphan(api: Api, monkeypatch: pytest.MonkeyPatch, cluster
     monkeypatch.setattr(
         client, "_http", httpx.Client(transport=httpx.MockTransport(api), base_url="http://127.0.0.1:1")
     )
-    monkeypatch.setattr(client.login, "token", str)
+    monkeypatch.setattr(client.login, "credential", Credential)
     monkeypatch.setattr(allocator, "client_of", lambda _: client)
     monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
     monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)

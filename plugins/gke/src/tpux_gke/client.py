@@ -56,6 +56,7 @@ class Client:
         self.login = Login(cluster)
         self._lock = threading.Lock()
         self._http: HttpClient | None = None
+        self._certificate = ""  # that its connections have
         self._kueue = ""
 
     def get(self, path: str) -> Object | None:
@@ -183,7 +184,8 @@ class Client:
             if token := self.login.token():
                 headers["Authorization"] = f"Bearer {token}"
             http = self._connection()
-            return http.request(method, f"/{path}", params=parameters, json=body, headers=headers)
+            name = {"sni_hostname": self.cluster.tls_name} if self.cluster.tls_name else None
+            return http.request(method, f"/{path}", params=parameters, json=body, headers=headers, extensions=name)
         except httpx.HTTPError as error:
             said = plain_reason(error) or type(error).__name__
             raise ApiError(f"the Kubernetes API at {self.cluster.server} does not answer: {said}") from error
@@ -195,15 +197,17 @@ class Client:
     def _connection(self) -> HttpClient:
         import httpx
 
+        certificate = self.login.credential().certificate
         with self._lock:
-            if self._http is not None:
+            if self._http is not None and self._certificate == certificate:
                 return self._http
         tls = self.login.tls()
         made = httpx.Client(
             base_url=self.cluster.server, verify=True if tls is None else tls, timeout=TIMEOUT, trust_env=True
         )
         with self._lock:
-            self._http = self._http or made
+            if self._http is None or self._certificate != certificate:
+                self._http, self._certificate = made, certificate
             return self._http
 
 

@@ -27,7 +27,7 @@ _KEPT = (
 )  # fmt: skip
 """The variables that are stored for an exec plugin: names and paths only. Others, such as
 CLOUDSDK_AUTH_ACCESS_TOKEN and CLOUDSDK_PROXY_PASSWORD, may be secrets."""
-_POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def find(tpu: GkeTpuSection) -> Cluster:
     paths = paths or [Path("~/.kube/config").expanduser()]
     if found := [str(path.absolute()) for path in paths if path.is_file()]:
         return _of_kubeconfig(os.pathsep.join(found), tpu)
-    if not given and (_POD_FILES / "token").is_file():
+    if not given and (POD_FILES / "token").is_file():
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        own = _read(_POD_FILES / "namespace").strip()
+        own = _read(POD_FILES / "namespace").strip()
         server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        return Cluster(server, _read(_POD_FILES / "ca.crt"), namespace=tpu.namespace or own, in_pod=True)
+        return Cluster(server, _read(POD_FILES / "ca.crt"), namespace=tpu.namespace or own, in_pod=True)
     hint = "gcloud container clusters get-credentials CLUSTER --location=LOCATION, or set tpu.cluster and tpu.location"
     raise TpuxError(f"there is no kubeconfig at {paths[0]}", where="tpu", hint=hint)
 

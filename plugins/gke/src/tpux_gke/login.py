@@ -113,7 +113,7 @@ class Login:
         if cluster.google:
             return _of_google(cluster)
         if cluster.in_pod:
-            return Credential(_token_file(Path("/var/run/secrets/kubernetes.io/serviceaccount/token")), expires=_soon())
+            return Credential(_token_file(clusters.POD_FILES / "token"), expires=_soon())
         if not cluster.kubeconfig:
             return Credential()
         user = clusters.entry(clusters.kubeconfig(cluster.kubeconfig), "user", cluster.user)
