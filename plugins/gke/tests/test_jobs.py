@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from gke_support import Jobs, wait_for
+from gke_support import QUICK, Jobs, wait_for
 
 from tpux import JsonValue, ProvisionRequest
+from tpux_emulator.emulator import Emulator
 from tpux_gke.allocator import find_orphans
 from tpux_gke.client import JOBSETS
 from tpux_gke.cluster import find
 from tpux_gke.manifest import jobset
 from tpux_gke.objects import uid_of
 from tpux_gke.section import GkeTpuSection
+from tpux_testing import CommandLine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -196,20 +198,44 @@ def test_killed_supervisor_and_lost_answer(jobs: Jobs, method: str) -> None:
 
 
 def test_api_down_and_throttled(jobs: Jobs) -> None:
-    """While the API does not answer, or says 429, the program runs on; a job without machines waits, and says why."""
-    job = jobs.start()
+    """While the API does not answer for a minute, or says 429, the program runs on; a job without machines waits."""
+    job = jobs.start(lost_after="180s")
     jobs.starts()
-    jobs.cluster.drop("kube.*", lasting=20)
+    jobs.cluster.drop("kube.*", lasting=60)
+    down = time.monotonic()
     waiting = jobs.start("true")
     jobs.until_said(waiting, "does not answer", 30)
-    time.sleep(18)
+    jobs.until_said(job, "does not answer", 50)
+    time.sleep(max(0.0, down + 61 - time.monotonic()))
     assert jobs.show(job)["state"] == "running"
     jobs.cluster.clear()
     jobs.cluster.rule("error", method="kube.*", status=429, message="too many requests", count=20)
+    jobs.until_said(waiting, "as the API asks")
     jobs.until(waiting, "succeeded")
     jobs.finish()
     jobs.until(job, "succeeded")
     assert len(jobs.starts()) == 1
+
+
+def test_login_that_is_refused(tpux_cli: CommandLine, tmp_path: Path) -> None:
+    """The program runs on, it is said what to do, and the job goes on once the token file has a good one."""
+    with Emulator(tmp_path / "tls", workers=False, kubernetes=True, tls=True) as cluster:
+        cluster.change_kubernetes(**QUICK)
+        tpux_cli.env["KUBECONFIG"] = str(cluster.home.kubeconfig)
+        jobs = Jobs(cluster, tpux_cli)
+        job = jobs.start(lost_after="180s")
+        jobs.starts()
+        file = cluster.home.kubernetes / "token"
+        cluster.kubernetes_fault("expire-token")
+        good = file.read_text()
+        file.write_text("expired")
+        jobs.until_said(job, "log in again")
+        assert jobs.show(job)["state"] == "running"
+        file.write_text(good)
+        jobs.finish()
+        jobs.until(job, "succeeded")
+        assert len(jobs.starts()) == 1
+        jobs.cli("delete", job, "-y")
 
 
 def test_jobset_of_another_team(jobs: Jobs) -> None:

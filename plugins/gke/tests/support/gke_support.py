@@ -61,7 +61,9 @@ class Jobs:
         given = {"accelerator": "v6e-8", "image": "x", "kubeconfig": str(self.cluster.home.kubeconfig)}
         return Client(find(GkeTpuSection.model_validate(given)))
 
-    def config(self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", **tpu: JsonValue) -> str:
+    def config(
+        self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", lost_after: str = "60s", **tpu: JsonValue
+    ) -> str:
         """Write a config of a job, and return its name."""
         given: dict[str, JsonValue] = {"allocation_mode": "gke", "accelerator": "v6e-8", "image": "good", **tpu}
         given |= {"provision_timeout": provision_timeout} if provision_timeout else {}
@@ -70,16 +72,18 @@ class Jobs:
         config: dict[str, JsonValue] = {
             "tpu": given,
             "command": {"cmd": f"S={self.shared}\n{cmd}", "grace_period": 10},
-            "watch": {"lost_after": "60s", "verdict_grace": "8s", "poll_every": "0.3s"},
+            "watch": {"lost_after": lost_after, "verdict_grace": "8s", "poll_every": "0.3s"},
             "setup": {"modules": []},
             "job": {"rule": rule} if rule else {},
         }
         path.write_text(json.dumps(config))
         return path.name
 
-    def start(self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", **tpu: JsonValue) -> str:
+    def start(
+        self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", lost_after: str = "60s", **tpu: JsonValue
+    ) -> str:
         """Create a job; return its id."""
-        return self.cli("create", self.config(cmd, rule, provision_timeout, **tpu)).stdout.strip()
+        return self.cli("create", self.config(cmd, rule, provision_timeout, lost_after, **tpu)).stdout.strip()
 
     def show(self, job: str) -> dict[str, JsonValue]:
         """Return what `tpux show --json` prints."""
