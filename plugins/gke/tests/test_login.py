@@ -108,7 +108,7 @@ def test_paths_are_of_the_file_that_has_them(tmp_path: Path, monkeypatch: pytest
         {"name": "b", "user": {"tokenFile": "token"}},
         {"name": "exec", "user": {"exec": {"command": "./get-token"}}},
     ]
-    second["contexts"] = [*second["contexts"], {"name": "e", "context": {"cluster": "b", "user": "exec"}}]  # type: ignore[misc,list-item]
+    second["contexts"] = [*second["contexts"], {"name": "e", "context": {"cluster": "b", "user": "exec"}}]  # type: ignore[misc]
     merge(monkeypatch, tmp_path, config_of("a"), second)
     (tmp_path / "1/token").write_text("of the second")
     (tmp_path / "1/ca").write_text("PEM")

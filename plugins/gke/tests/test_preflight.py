@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 def said(jobs: Jobs, **tpu: JsonValue) -> str:
     """Return what `tpux preflight` prints."""
-    done = jobs.cli("preflight", jobs.config("true", **tpu), code=None)
+    done = jobs.cli("preflight", jobs.config("true", "", "", "60s", **tpu), code=None)
     return f"{done.returncode} {done.stdout}{done.stderr}"
 
 

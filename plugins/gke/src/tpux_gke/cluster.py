@@ -123,16 +123,14 @@ def kubeconfig(paths: str) -> Object:
     Raises:
         TpuxError: one cannot be read.
     """
-    merged: dict[str, JsonValue] = {}
+    current, found = "", {kind: dict[str, JsonValue]() for kind in ("context", "cluster", "user")}
     for path in map(Path, paths.split(os.pathsep)):
         content = _yaml(path)
-        merged["current-context"] = text(merged, "current-context") or text(content, "current-context")
-        for kind in ("context", "cluster", "user"):
-            before = parts(merged, f"{kind}s")
-            known = {text(one, "name") for one in before}
-            new = [one for one in parts(content, f"{kind}s") if text(one, "name") not in known]
-            merged[f"{kind}s"] = [*before, *({**one, kind: _absolute(part(one, kind), path.parent)} for one in new)]
-    return merged
+        current = current or text(content, "current-context")
+        for kind, known in found.items():
+            for one in parts(content, f"{kind}s"):
+                known.setdefault(text(one, "name"), {**one, kind: _absolute(part(one, kind), path.parent)})
+    return {"current-context": current, **{f"{kind}s": [*known.values()] for kind, known in found.items()}}
 
 
 def entry(config: Object, kind: str, name: str) -> Object:

@@ -45,8 +45,8 @@ def emulated_cluster(config: Mapping[str, object]) -> Iterator[LocalFixture]:
         tpu = _emulated(cast("Mapping[str, object]", config.get("tpu") or {}))
         tpu["kubeconfig"] = str(emulator.home.kubeconfig)
         section = GkeTpuSection.model_validate(tpu)
-        has = {"queue": section.queue or "tpu-queue", "priorities": {section.priority or "high": 1}}
-        emulator.change_kubernetes(schedule=0.02, start=0.02, admission=0.02, scale_up=0.05, **has)
+        emulator.change_kubernetes(queue=section.queue or "tpu-queue", priorities={section.priority or "high": 1})
+        emulator.change_kubernetes(schedule=0.02, start=0.02, admission=0.02, scale_up=0.05)
         client = Client(find(section))
         worker = start_pod(client, "contract")
 
