@@ -252,7 +252,7 @@ class _Check:
     def transport(self, name: str) -> ContractResult:
         """Test a transport."""
 
-        def contract(one: LocalFixture) -> None:  # with its section `tpu`, where the allocator's `resolve` has the place
+        def contract(one: LocalFixture) -> None:  # with `tpu`, in which `resolve` finds the place
             transport_contract(self.word, one.worker, one.config, unreachable=one.unreachable)
 
         return self.run(name, contract, remote=True)
