@@ -128,8 +128,8 @@ def ended(code: int, reason: str = "Error", message: str = "", **status: JsonVal
     return pod(phase="Failed", containerStatuses=[{"name": "main", "state": end}], **status)
 
 
-def ends(api: Api, request: ProvisionRequest, steps: int) -> object:
-    """Let each JobSet fail as soon as it is created; return the last answer."""
+def ends(api: Api, request: ProvisionRequest, steps: int, kind: str = "Failed") -> object:
+    """Let each JobSet fail, or complete, as soon as it is created; return the last answer."""
     answer: object = None
     for _ in range(steps):
         answer = allocator.provision(request)
@@ -137,8 +137,8 @@ def ends(api: Api, request: ProvisionRequest, steps: int) -> object:
             break
         request = request if answer.saved_state is None else replace(request, saved_state=answer.saved_state)
         if api.jobset is not None:
-            failed: JsonValue = {"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "failed"}
-            api.jobset["status"] = {"conditions": [failed]}
+            condition: JsonValue = {"type": kind, "status": "True", "reason": "R", "message": f"it has {kind}"}
+            api.jobset["status"] = {"conditions": [condition]}
     return answer
 
 
@@ -157,6 +157,14 @@ def test_image_whose_container_ends(api: Api, request_: ProvisionRequest, one: J
     assert isinstance(denied, Denied)
     assert "exit code" in denied.failure.evidence
     assert "sh, coreutils" in denied.failure.hint
+    assert api.creations == 3
+
+
+def test_image_whose_container_does_nothing(api: Api, request_: ProvisionRequest) -> None:
+    """A `tpu.pod` with another command, for example, lets each JobSet complete."""
+    denied = ends(api, request_, 20, "Completed")
+    assert isinstance(denied, Denied)
+    assert "it has Completed" in denied.failure.evidence
     assert api.creations == 3
 
 

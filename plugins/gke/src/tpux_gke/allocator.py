@@ -132,7 +132,7 @@ def _replace(client: Client, request: ProvisionRequest, existing: Object) -> Wai
     """
     name = name_of(existing)
     ended = next((words(one) for kind in ("Failed", "Completed") if (one := condition(existing, kind))), "")
-    fault = reasons.why_ended(client.pods(selector(request)))
+    fault = reasons.why_ended(client.pods(selector(request))) or (ended if is_true(existing, "Completed") else "")
     count = int(str(request.saved_state.get(_ENDED) or 0)) + 1 if fault else 0
     if count >= _START_TRIES:
         return _denied("config", f"the pods of JobSet {name} have ended {count} times before a start: {fault}", _SHELL)
