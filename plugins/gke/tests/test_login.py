@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from tpux import JsonValue, TpuxError
 from tpux_gke.client import ApiError, Client, client_of
 from tpux_gke.cluster import Cluster, find, stored
+from tpux_gke.cluster import kubeconfig as kubeconfig_of
 from tpux_gke.execs import Exec
 from tpux_gke.login import Login
 from tpux_gke.preflight import check
@@ -39,6 +41,83 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{path}")
     return path
+
+
+def config_of(name: str, **more: JsonValue) -> dict[str, JsonValue]:
+    """Return a kubeconfig whose entries are all named after it."""
+    return {
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": f"of-{name}"}}],
+        "clusters": [{"name": name, "cluster": {"server": f"http://127.0.0.1:1/{name}"}}],
+        "users": [{"name": name, "user": {"token": name}}],
+        **more,
+    }
+
+
+def merge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *configs: dict[str, JsonValue]) -> None:
+    """Write kubeconfigs into a directory each, and name all of them in KUBECONFIG, with one that does not exist."""
+    paths = [tmp_path / str(number) / "config" for number in range(len(configs))]
+    for path, config in zip(paths, configs, strict=True):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, [tmp_path / "none", *paths])))
+
+
+def test_context_and_user_in_different_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several kubeconfigs are one, as for kubectl: the current context of the first that has one."""
+    contexts, others = config_of("a"), config_of("a", **{"current-context": "b"})
+    del contexts["users"], contexts["clusters"], others["contexts"]
+    merge(monkeypatch, tmp_path, contexts, others, config_of("b", **{"current-context": "a"}))
+    cluster = find(TPU)
+    assert (cluster.context, cluster.namespace, cluster.server) == ("b", "of-b", "http://127.0.0.1:1/b")
+    chosen = find(TPU.model_copy(update={"context": "a"}))
+    assert (chosen.server, chosen.namespace) == ("http://127.0.0.1:1/a", "of-a")
+    assert Login(stored(chosen.to_json())).credential().token == "a"
+
+
+def test_first_file_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of a name is that of the first file that has it, with nothing of the others."""
+    first, second = config_of("a", **{"current-context": "a"}), config_of("a")
+    first["contexts"] = [{"name": "a", "context": {"cluster": "a", "user": "a"}}]
+    second["clusters"] = [{"name": "a", "cluster": {"server": "http://127.0.0.1:2"}}]
+    second["users"] = [{"name": "a", "user": {"token": "other"}}]
+    merge(monkeypatch, tmp_path, first, second)
+    cluster = find(TPU)
+    assert (cluster.server, cluster.namespace) == ("http://127.0.0.1:1/a", "default")
+    assert Login(cluster).credential().token == "a"
+
+
+def test_as_kubectl_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: str) -> None:
+    """The real kubectl has the same contexts, clusters and users."""
+    second = config_of("a", **{"current-context": "b"})
+    second["users"] = [{"name": "a", "user": {"tokenFile": "t", "token": "x"}}, {"name": "b", "user": {"token": "b"}}]
+    second["contexts"] = [{"name": "a", "context": {"cluster": "b", "user": "b"}}]
+    merge(monkeypatch, tmp_path, config_of("a"), {}, second, config_of("c", **{"current-context": "c"}))
+    command = [kubectl, "config", "view", "--raw", "--output=json"]
+    view = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    merged = kubeconfig_of(find(TPU.model_copy(update={"context": "c"})).kubeconfig)
+    for kind in ("contexts", "clusters", "users"):
+        assert sorted(merged[kind], key=str) == sorted(view[kind], key=str)  # type: ignore[arg-type]
+    assert merged["current-context"] == view["current-context"] == "b"
+
+
+def test_paths_are_of_the_file_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the second file, and for a program that is named by a path."""
+    second = config_of("b", **{"current-context": "b"})
+    second["clusters"] = [{"name": "b", "cluster": {"server": "https://c", "certificate-authority": "ca"}}]
+    second["users"] = [
+        {"name": "b", "user": {"tokenFile": "token"}},
+        {"name": "exec", "user": {"exec": {"command": "./get-token"}}},
+    ]
+    second["contexts"] = [*second["contexts"], {"name": "e", "context": {"cluster": "b", "user": "exec"}}]  # type: ignore[misc]
+    merge(monkeypatch, tmp_path, config_of("a"), second)
+    (tmp_path / "1/token").write_text("of the second")
+    (tmp_path / "1/ca").write_text("PEM")
+    (tmp_path / "1/get-token").write_text('#!/bin/sh\necho \'{"status": {"token": "of the program"}}\'\n')
+    (tmp_path / "1/get-token").chmod(0o755)
+    cluster = find(TPU)
+    assert cluster.ca == "PEM"
+    assert Login(cluster).credential().token == "of the second"
+    assert Login(find(TPU.model_copy(update={"context": "e"}))).credential().token == "of the program"
 
 
 def test_token(kubeconfig: Path) -> None:
@@ -191,6 +270,7 @@ def test_certificate_that_is_not_verified(kubeconfig: Path, monkeypatch: pytest.
     """The preflight warns of it."""
     resolved = find_of(kubeconfig, "https://10.0.0.1", **{"insecure-skip-tls-verify": True}).to_json()
     monkeypatch.setattr(client_of(resolved), "get", lambda _: None)
-    warning, _ = check(SimpleNamespace(resolved={"gke": resolved}), TPU)  # type: ignore[arg-type]
+    job = SimpleNamespace(resolved={"gke": resolved}, job=SimpleNamespace(output_dir=None))
+    warning, _ = check(job, TPU)  # type: ignore[arg-type]
     assert warning.level == "warning"
     assert "is not verified" in warning.message

@@ -120,6 +120,42 @@ def test_secret_in_the_jobset(keys: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert "secretKeyRef" in problem.hint
 
 
+CLAIM: dict[str, object] = {"persistentVolumeClaim": {"claimName": "data"}}
+
+
+@pytest.mark.parametrize(
+    ("volume", "lasts"),
+    [
+        (CLAIM, True),
+        ({"nfs": {"server": "s", "path": "/"}}, True),
+        ({"csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "secrets"}}}, True),
+        ({"gcePersistentDisk": {"pdName": "d"}}, True),
+        ({"emptyDir": {}}, False),
+        ({"ephemeral": {"volumeClaimTemplate": {}}}, False),
+        ({"hostPath": {"path": "/mnt"}}, False),
+        ({"projected": {"sources": []}}, False),
+        ({"secret": {"secretName": "s"}}, False),
+        ({"configMap": {"name": "c"}}, False),
+        ({"downwardAPI": {"items": []}}, False),
+        ({"image": {"reference": "r"}}, False),
+        ({"csi": {"driver": "secrets-store-gke.csi.k8s.io"}}, False),
+    ],
+)
+def test_volumes_that_outlive_the_pods(volume: dict[str, object], lasts: bool) -> None:
+    """Checkpoints last on claims, NFS and the like; what a pod or a node has of its own ends with it."""
+    assert section(volumes={"/data": volume}).durable_paths() == (["/data"] if lasts else [])
+    own = section(volumes={"/data": volume}, storage="/data/runs")
+    assert own.durable_paths()[:1] == (["/data/runs"] if lasts else [])
+
+
+def test_storage_on_a_volume_in_another() -> None:
+    """The volume that is mounted deepest counts; one of `tpu.pod` is not known."""
+    volumes = {"/data": CLAIM, "/data/tmp": {"emptyDir": {}}}
+    assert section(volumes=volumes, storage="/data/tmp/a").durable_paths() == ["/data"]
+    assert section(volumes=volumes, storage="/data/tmpfile").durable_paths() == ["/data/tmpfile", "/data"]
+    assert section(storage="/other").durable_paths() == ["/other"]
+
+
 def test_slices_is_an_alias() -> None:
     """The number of slices has core's name as well."""
     assert section(slices=2).count_workers() == 8

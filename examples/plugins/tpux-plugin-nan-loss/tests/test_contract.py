@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from pydantic import ValidationError
 from tpux_nan_loss import NanLossSection, find, solve
 
 from tpux import Failure
@@ -32,6 +34,20 @@ def test_nothing_is_moved_without_a_step_or_a_directory() -> None:
     section = NanLossSection(checkpoints="~/runs")
     assert not steps_of(solve(Failure("tpu-busy", 0, evidence="busy"), section)).steps
     assert not steps_of(solve(Failure("program", 0, evidence=LINE), None)).steps
+
+
+def test_a_pattern_without_the_step() -> None:
+    """It is refused where it is written: the solver could not know which checkpoints to move."""
+    with pytest.raises(ValidationError, match="group for the step"):
+        NanLossSection(pattern="loss=nan")
+
+
+@pytest.mark.parametrize("line", ["loss=nan", "step 1,200 loss=nan"])
+def test_a_step_that_is_no_number(line: str) -> None:
+    """Nothing is moved, and the solver does not fail."""
+    section = NanLossSection(pattern=r"(?:step ([\d,]+) )?loss=nan", checkpoints="~/runs")
+    assert find(line, 0, section) is not None
+    assert not steps_of(solve(Failure("program", 0, evidence=line), section)).steps
 
 
 def test_a_job_is_stopped_and_repaired(tpux_cli: CommandLine) -> None:

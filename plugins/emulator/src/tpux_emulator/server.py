@@ -39,7 +39,7 @@ from tpux_emulator.protojson import JsonObject
 from tpux_emulator.workers.address_only import AddressOnlyBackend
 from tpux_emulator.workers.addresses import AddressBlock, claim_block
 from tpux_emulator.workers.select_backend import find_ssh_port, kill_leftovers, select_backend
-from tpux_emulator.workers.worker_files import wipe
+from tpux_emulator.workers.worker_files import wipe, write_private
 
 log = logging.getLogger("tpux_emulator")
 HOST = "127.0.0.1"
@@ -200,7 +200,7 @@ async def _serve(
         await node_state.restore_workers(cloud)
         scheduler = asyncio.create_task(Scheduler(cloud).run())
         listener.listen(2048)
-        _write_server_file(home, info)
+        write_private(home.server, json.dumps(info))
         log.info("listening on %s", info["url"])
         ready(str(info["url"]))
         try:
@@ -247,13 +247,6 @@ async def _no_kubernetes(_: Request) -> JsonValue:
         "this emulator has no Kubernetes API",
         hint="`tpux emulator stop`, then `tpux emulator start --detach --kubernetes 0`",
     )
-
-
-def _write_server_file(home: Home, info: JsonObject) -> None:
-    """Write the server file atomically."""
-    draft = home.server.with_suffix(".draft")
-    draft.write_text(json.dumps(info), encoding="utf-8")
-    draft.replace(home.server)
 
 
 def delete_state(home: Home) -> None:

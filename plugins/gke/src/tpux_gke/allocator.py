@@ -47,7 +47,10 @@ POLL = 10.0
 """Seconds between two looks at machines that are ready."""
 _SOON, _LATER = 1.0, 10.0
 _START_TRIES = 3
-"""How often a node has tried to start a container until it counts as impossible."""
+"""How often a start must have failed in the same way until it counts as impossible."""
+_ENDED = "ended"
+"""In the saved state: how many JobSets in a row have ended by themselves before their pods were ready."""
+_SHELL = "tpu.image must have sh, coreutils, grep and util-linux, as python:3.12-slim; see also tpu.pod"
 UNANSWERED_FOR = 90.0
 """Seconds for which a creation without an answer may still take effect: API servers and gateways end it by then."""
 _FAULT = "gke-fault.json"
@@ -63,9 +66,12 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     if (fault := request.directory / _FAULT).exists():
         found = cast("dict[str, str]", json.loads(fault.read_text(encoding="utf-8")))
         fault.unlink()
-        kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
-        return _denied(kind, found["evidence"], found["hint"])
+        if found.get("attempt") == str(request.attempt) and not _is_resumed(request):
+            kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
+            return _denied(kind, found["evidence"], found["hint"])
     answer = _provision(request)
+    if isinstance(answer, Waiting) and answer.saved_state is not None and _ENDED in request.saved_state:
+        answer = replace(answer, saved_state={_ENDED: request.saved_state[_ENDED], **answer.saved_state})
     sent_at = time.time() if request.interrupted else _sent_at(request.saved_state)
     if sent_at + UNANSWERED_FOR <= time.time():
         return answer
@@ -76,6 +82,13 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         )
     kept = before if answer.saved_state is None else {}
     return replace(answer, saved_state={**kept, "sent_at": sent_at, **(answer.saved_state or {})})
+
+
+def _is_resumed(request: ProvisionRequest) -> bool:
+    """Return whether a user has resumed the job since its last attempt: then it is to be tried again."""
+    from tpux import api
+
+    return api.job(request.labels["tpux-job"]).failure is None
 
 
 def _provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
@@ -91,7 +104,7 @@ def _provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
         if is_being_deleted(existing):
             return Waiting(f"JobSet {name_of(existing)} is being deleted", _SOON)
         if is_true(existing, "Failed") or is_true(existing, "Completed"):
-            return _replace(client, existing)
+            return _replace(client, request, existing)
         return _started(client, request, tpu, existing)
     except ApiError as error:
         return _refused(error)
@@ -112,12 +125,20 @@ def _create(client: Client, request: ProvisionRequest, tpu: GkeTpuSection) -> Wa
     return Waiting(f"JobSet {name_of(made)} is created", 0.3, {"uid": uid_of(made)})
 
 
-def _replace(client: Client, existing: Object) -> Waiting:
-    """Delete a JobSet that has ended before its pods were ready; the next steps create another one."""
+def _replace(client: Client, request: ProvisionRequest, existing: Object) -> Waiting | Denied:
+    """Delete a JobSet that has ended before its pods were ready; the next steps create another one.
+
+    Not for ever: an image without a shell, for example, ends each of them in the same way.
+    """
     name = name_of(existing)
     ended = next((words(one) for kind in ("Failed", "Completed") if (one := condition(existing, kind))), "")
+    fault = reasons.why_ended(client.pods(selector(request))) or (ended if is_true(existing, "Completed") else "")
+    count = int(str(request.saved_state.get(_ENDED) or 0)) + 1 if fault else 0
+    if count >= _START_TRIES:
+        return _denied("config", f"the pods of JobSet {name} have ended {count} times before a start: {fault}", _SHELL)
     _delete(client, existing)
-    return Waiting(f"JobSet {name} has ended ({ended}): it is created again", _LATER)
+    why = f"JobSet {name} has ended ({fault or ended}): it is created again"
+    return Waiting(why, _LATER, {**request.saved_state, _ENDED: count})
 
 
 def _started(
@@ -134,9 +155,11 @@ def _started(
     positions = [position(pod) for pod in pods]
     wanted = [(index, host) for index in range(tpu.node_count) for host in range(hosts)]
     if positions != wanted or not all(is_true(pod, "Ready") for pod in pods):
-        if why := reasons.cannot_start(client, pods, _START_TRIES):
-            return _denied("config", why, "check tpu.image, and that the nodes may pull it")
-        return Waiting(f"JobSet {name_of(existing)}: {reasons.why_not_ready(pods, expected)}", 1.0, state)
+        why, hint = reasons.cannot_start(client, pods, _START_TRIES)
+        if hint:
+            return _denied("config", why, hint)
+        why = "; ".join(filter(None, (reasons.why_not_ready(pods, expected), why)))
+        return Waiting(f"JobSet {name_of(existing)}: {why}", 1.0, state)
     if why := _misplaced(pods):
         return Waiting(f"JobSet {name_of(existing)}: {why}", 2.0, state)
     workers = tuple(
@@ -247,7 +270,8 @@ def _note_own_fault(request: ProvisionRequest, pods: Sequence[Object]) -> None:
             if kind == "program":
                 hint = "the program has filled the node's disk: write to a volume (tpu.volumes); then: tpux resume"
             path = request.directory / _FAULT
-            path.with_suffix(".new").write_text(json.dumps({"kind": kind, "evidence": evidence, "hint": hint}))
+            note = {"kind": kind, "evidence": evidence, "hint": hint, "attempt": str(request.attempt)}
+            path.with_suffix(".new").write_text(json.dumps(note), encoding="utf-8")
             path.with_suffix(".new").replace(path)
             return
 
@@ -274,7 +298,8 @@ def _release(request: ProvisionRequest) -> Released | Waiting:
         if existing is not None and not is_ours(existing, request):
             if uid_of(existing) == request.saved_state.get("uid"):
                 what = f"JobSet {name_of(existing)}, which the job has created, has not its labels any more"
-                return Released(f"{what}; delete it with: {_delete_command(client, existing)}")
+                command = client.cluster.kubectl("delete", "jobset", name_of(existing))
+                return Released(f"{what}; delete it with: {command}")
             return Released()  # ours, and its pods, were gone before another one could have this name
         if existing is not None:
             if not is_being_deleted(existing):
@@ -314,12 +339,8 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
 
 def _orphan(client: Client, thing: Object, job: str) -> Orphan:
     where = f"namespace {client.cluster.namespace} of {client.cluster.server}"
-    return Orphan(name_of(thing), where, f"JobSet, of job {job}", _delete_command(client, thing))
-
-
-def _delete_command(client: Client, thing: Object) -> str:
-    context = f" --context {client.cluster.context}" if client.cluster.context else ""
-    return f"kubectl delete jobset {name_of(thing)} --namespace {client.cluster.namespace}{context}"
+    command = client.cluster.kubectl("delete", "jobset", name_of(thing))
+    return Orphan(name_of(thing), where, f"JobSet, of job {job}", command)
 
 
 def _delete(client: Client, thing: Object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 TIMEOUT = 15.0
 """Seconds for a call."""
 _PAGE = 500
+_LONGEST_PAUSE = 60.0
+"""Seconds that are waited at most because the API, or what is before it, asks for it."""
 _LIST_TRIES = 3
 """How often a list is read anew when it has expired between two of its pages."""
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
@@ -32,7 +35,7 @@ class ApiError(TpuxError):
 
     Attributes:
         status: the HTTP status; 0 without an answer, when the call may have taken effect.
-        retry_after: how long the API asks to wait, in seconds; None if it does not.
+        retry_after: how long to wait because the API asks for it, in seconds; None if it does not.
     """
 
     def __init__(self, message: str, status: int = 0, *, hint: str = "", retry_after: float | None = None) -> None:
@@ -53,6 +56,7 @@ class Client:
         self.login = Login(cluster)
         self._lock = threading.Lock()
         self._http: HttpClient | None = None
+        self._certificate = ""  # that its connections have
         self._kueue = ""
 
     def get(self, path: str) -> Object | None:
@@ -103,11 +107,15 @@ class Client:
             raise ApiError(what, hint=_GATEWAY)
         said = text(found, "message") or answer.text[:200].strip() or answer.reason_phrase
         hint = ""
+        if pause := _pause(answer):
+            said += f"; tpux waits {pause:.0f} s, as the API asks, until the next call"
         if answer.status_code == 401:
             hint = "log in again: `kubectl get pods` must work, with the context of the job"
         elif answer.status_code == 403:
             hint = "ask the cluster's administrator for the permissions in docs/gke.md"
-        raise ApiError(f"HTTP {answer.status_code}: {said}", answer.status_code, hint=hint, retry_after=_pause(answer))
+        # A little more than it asks for, so that many clients do not return at the same moment.
+        retry_after = pause * random.uniform(1, 1.25) if pause else None  # noqa: S311  (no secret)
+        raise ApiError(f"HTTP {answer.status_code}: {said}", answer.status_code, hint=hint, retry_after=retry_after)
 
     def forget(self) -> None:
         """Read the login again for the next call, and connect anew."""
@@ -176,7 +184,8 @@ class Client:
             if token := self.login.token():
                 headers["Authorization"] = f"Bearer {token}"
             http = self._connection()
-            return http.request(method, f"/{path}", params=parameters, json=body, headers=headers)
+            name = {"sni_hostname": self.cluster.tls_name} if self.cluster.tls_name else None
+            return http.request(method, f"/{path}", params=parameters, json=body, headers=headers, extensions=name)
         except httpx.HTTPError as error:
             said = plain_reason(error) or type(error).__name__
             raise ApiError(f"the Kubernetes API at {self.cluster.server} does not answer: {said}") from error
@@ -188,15 +197,17 @@ class Client:
     def _connection(self) -> HttpClient:
         import httpx
 
+        certificate = self.login.credential().certificate
         with self._lock:
-            if self._http is not None:
+            if self._http is not None and self._certificate == certificate:
                 return self._http
         tls = self.login.tls()
         made = httpx.Client(
             base_url=self.cluster.server, verify=True if tls is None else tls, timeout=TIMEOUT, trust_env=True
         )
         with self._lock:
-            self._http = self._http or made
+            if self._http is None or self._certificate != certificate:
+                self._http, self._certificate = made, certificate
             return self._http
 
 
@@ -206,9 +217,9 @@ def _jobset(found: Object, name: str) -> Object:
     return found
 
 
-def _pause(answer: Response) -> float | None:
+def _pause(answer: Response) -> float:
     given = answer.headers.get("Retry-After", "")
-    return float(given) if given.isdigit() else None
+    return min(float(given), _LONGEST_PAUSE) if given.isdecimal() else 0.0
 
 
 _clients: dict[str, Client] = {}

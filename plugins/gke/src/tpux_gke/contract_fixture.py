@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tpux_testing import LocalFixture
 
 _START = 30.0
+_PLACE = ("cluster", "location", "project", "kubeconfig", "context", "namespace")
+_SIZE = ("topology", "chips_per_host", "node_count", "slices")
+_MOST_PODS = 8
+"""More would be as many processes of this machine, and show nothing else."""
 
 
 @contextmanager
@@ -38,11 +42,12 @@ def emulated_cluster(config: Mapping[str, object]) -> Iterator[LocalFixture]:
         tempfile.TemporaryDirectory(prefix="tpux-gke-check-") as home,
         Emulator(Path(home), workers=False, kubernetes=True) as emulator,
     ):
+        tpu = _emulated(cast("Mapping[str, object]", config.get("tpu") or {}))
+        tpu["kubeconfig"] = str(emulator.home.kubeconfig)
+        section = GkeTpuSection.model_validate(tpu)
+        emulator.change_kubernetes(queue=section.queue or "tpu-queue", priorities={section.priority or "high": 1})
         emulator.change_kubernetes(schedule=0.02, start=0.02, admission=0.02, scale_up=0.05)
-        given = cast("Mapping[str, object]", config.get("tpu") or {})
-        usual = {"allocation_mode": "gke", "accelerator": "v6e-8", "image": "emulated"}
-        tpu = {**usual, **given, "kubeconfig": str(emulator.home.kubeconfig)}
-        client = Client(find(GkeTpuSection.model_validate(tpu)))
+        client = Client(find(section))
         worker = start_pod(client, "contract")
 
         def existing() -> list[object]:
@@ -51,6 +56,15 @@ def emulated_cluster(config: Mapping[str, object]) -> Iterator[LocalFixture]:
 
         nobody = Worker(0, address="nobody", details={"pod": "nobody"})
         yield LocalFixture({**config, "tpu": tpu}, existing=existing, worker=worker, unreachable=nobody)
+
+
+def _emulated(given: Mapping[str, object]) -> dict[str, object]:
+    """Return a section `tpu` for the emulator: without the place of a real cluster, and not with very many pods."""
+    usual = {"allocation_mode": "gke", "accelerator": "v6e-8", "image": "emulated"}
+    tpu = {**usual, **{key: value for key, value in given.items() if key not in _PLACE}}
+    if (GkeTpuSection.model_validate(tpu).count_workers() or 0) > _MOST_PODS:
+        tpu = {key: value for key, value in tpu.items() if key not in _SIZE} | {"accelerator": usual["accelerator"]}
+    return tpu
 
 
 def start_pod(client: Client, name: str) -> Worker:

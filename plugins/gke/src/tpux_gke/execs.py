@@ -185,11 +185,14 @@ def _words(data: bytes) -> str:
 
 def _opened(client: Client, pod: str, argv: Sequence[str]) -> tuple[socket.socket, ClientProtocol]:
     """Open the connection; once more with a new login if that was refused."""
+    silent = f"the Kubernetes API at {client.cluster.server} does not answer"
     for attempt in (1, 2):
         try:
             connection, protocol, answer = _connect(client, pod, argv)
-        except (OSError, TpuxError) as error:
-            raise EOFError(plain_reason(error) or "no answer") from error
+        except TpuxError as error:
+            raise EOFError(plain_reason(error)) from error
+        except OSError as error:
+            raise EOFError(f"{silent}: {plain_reason(error) or type(error).__name__}") from error
         if protocol.handshake_exc is None:
             return connection, protocol
         connection.close()
@@ -197,7 +200,7 @@ def _opened(client: Client, pod: str, argv: Sequence[str]) -> tuple[socket.socke
             break
         client.forget()
     if answer is None:
-        raise EOFError(str(protocol.handshake_exc) or "the API server has closed the connection")
+        raise EOFError(f"{silent}: {protocol.handshake_exc}")
     try:
         said = text(cast("Object", json.loads(answer.body or b"{}")), "message")
     except (ValueError, AttributeError):

@@ -130,8 +130,9 @@ class _Reply:
             lengths = range(min(len(self._rest), len(self._marker) - 1), 0, -1)
             held = next((length for length in lengths if self._rest.endswith(self._marker[:length])), 0)
             at = len(self._rest) - held
-        elif self._rest.endswith(b"\n"):
-            self.code = int(self._rest[at + len(self._marker) :])
+        else:
+            code, end, _ = self._rest[at + len(self._marker) :].partition(b"\n")
+            self.code = int(code) if end else None  # a process in the background may write more
         output = bytes(self._rest[:at])
         del self._rest[:at]
         return output

@@ -113,18 +113,15 @@ class Login:
         if cluster.google:
             return _of_google(cluster)
         if cluster.in_pod:
-            return Credential(_token_file(Path("/var/run/secrets/kubernetes.io/serviceaccount/token")), expires=_soon())
+            return Credential(_token_file(clusters.POD_FILES / "token"), expires=_soon())
         if not cluster.kubeconfig:
             return Credential()
-        path = Path(cluster.kubeconfig)
-        user = clusters.entry(clusters.kubeconfig(path), "user", cluster.user)
+        user = clusters.entry(clusters.kubeconfig(cluster.kubeconfig), "user", cluster.user)
         if part(user, "exec"):
             return _of_plugin(part(user, "exec"), cluster)
         if file := text(user, "tokenFile"):
-            return Credential(_token_file(path.parent / file), expires=_soon())
-        certificate, key = (
-            clusters.file_content(user, name, path.parent) for name in ("client-certificate", "client-key")
-        )
+            return Credential(_token_file(Path(file)), expires=_soon())
+        certificate, key = (clusters.file_content(user, name) for name in ("client-certificate", "client-key"))
         return Credential(text(user, "token"), certificate, key)
 
 
@@ -154,9 +151,7 @@ def _of_plugin(spec: Object, cluster: Cluster) -> Credential:
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
     variables = {"PATH": os.defpath, **given, **own, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     command = text(spec, "command")
-    directory = Path(cluster.kubeconfig).parent
-    name = str(directory / command) if "/" in command else command
-    if (program := shutil.which(name, path=variables["PATH"])) is None:
+    if (program := shutil.which(command, path=variables["PATH"])) is None:
         hint = text(spec, "installHint") or "gcloud components install gke-gcloud-auth-plugin"
         raise TpuxError(f"the kubeconfig's {command} is not in PATH ({variables['PATH']})", hint=hint)
     arguments = spec.get("args")

@@ -16,6 +16,7 @@ _NEEDED = (
     ("", "pods", "", "list"),
     ("", "pods", "exec", "create"),
     ("", "pods", "exec", "get"),
+    ("", "events", "", "list"),
 )
 _QUEUED = ((_KUEUE_GROUP, "workloads", "", "list"), (_KUEUE_GROUP, "localqueues", "", "get"))
 
@@ -29,7 +30,15 @@ def check(job: Job, tpu: GkeTpuSection) -> list[Finding]:
         client = client_of(job.resolved.get("gke", {}))
     except TpuxError as error:
         return [Finding("error", error.message, error.where, hint=error.hint)]
-    return [*_unverified(client), *_of_cluster(client, tpu)]
+    return [*_of_output(job, tpu), *_unverified(client), *_of_cluster(client, tpu)]
+
+
+def _of_output(job: Job, tpu: GkeTpuSection) -> Iterator[Finding]:
+    hint = "use a persistentVolumeClaim, nfs, or csi such as that of GCS FUSE, in tpu.volumes"
+    for where, path in (("tpu.storage", tpu.storage), ("job.output_dir", job.job.output_dir)):
+        if path and (kind := tpu.passing_volume(path)):
+            message = f"{path} is on a volume that ends with its pod ({kind}): what is written there is lost then"
+            yield Finding("warning", message, where=where, hint=hint)
 
 
 def _unverified(client: Client) -> Iterator[Finding]:

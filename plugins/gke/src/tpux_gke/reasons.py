@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from tpux_gke.client import ApiError, Client
 from tpux_gke.objects import Object, condition, is_being_deleted, is_true, name_of, part, parts, text, uid_of, words
 
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _NEVER_STARTS = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError",
-     "CreateContainerError", "RunContainerError"}
-)  # fmt: skip
+    {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+_PASSES = re.compile(
+    r"too ?many ?requests|rate ?limit|quota exceeded|time(d )?-?out|deadline exceeded|connection (refused|reset)"
+    r"|no such host|server misbehaving|unexpected EOF|\b5\d\d (internal|bad|service|gateway)",
+    re.IGNORECASE,
+)
+"""What registries and networks say of a pull that may succeed later, whatever else the message has."""
+_LOGIN_HINT = (
+    "the nodes may not pull tpu.image, or it does not exist: give their service account the role"
+    " roles/artifactregistry.reader, or name a Secret in tpu.pod: {spec: {imagePullSecrets: [{name: NAME}]}}"
+)
+_FINAL = (
+    (r"unauthorized|forbidden|denied|authorization failed|authentication required|no basic auth", _LOGIN_HINT),
+    (r"no match(ing manifest)? for", "correct tpu.image: it has no variant for the nodes' kind of processor"),
+    (r"not ?found|manifest unknown|name unknown|does not exist", "correct tpu.image: there is no such image"),
+    (r"invalid reference|invalid image name", "correct tpu.image: it is not the name of an image"),
+)
+"""What is said of a pull that fails in the same way each time, and what to do. Anything else is waited for."""
+_OTHER_HINT = "correct tpu.image, or what it needs: tpu.volumes, tpu.pod"
+_SIGNALS = ("137", "143")
+"""Exit codes of a container that a node has ended without a word, such as one that goes."""
 _DISK = ("ephemeral-storage", "ephemeral local storage", "emptydir")
 
 
@@ -52,18 +73,66 @@ def why_not_ready(pods: Sequence[Object], expected: int) -> str:
     return f"{count}: {reason}" if reason else count
 
 
-def cannot_start(client: Client, pods: Iterable[Object], tries: int) -> str:
-    """Return why a pod never starts, such as for an image that is not there, once the node has tried so often."""
+def cannot_start(client: Client, pods: Iterable[Object], tries: int) -> tuple[str, str]:
+    """Return why a pod does not start, in the words of its node, and what to do if it never will.
+
+    Args:
+        client: the cluster's API.
+        pods: the pods.
+        tries: how often a node must have failed in the same way until it counts as final.
+
+    Returns:
+        The reason, "" if none is known; the hint, "" while it may still start.
+    """
     for pod in pods:
         for state in _waiting(pod):
-            if text(state, "reason") not in _NEVER_STARTS:
+            if (reason := text(state, "reason")) not in _PULLS | _NEVER_STARTS:
                 continue
-            failed = [one for one in client.events(name_of(pod)) if text(one, "reason") == "Failed"]
-            count = sum(int(text(one, "count") or "1") for one in failed)
-            if count >= tries:
-                said = next((text(one, "message") for one in failed if text(one, "message")), "")
-                return f"pod {name_of(pod)}: {words(state)}; {said}"
+            try:
+                failed = [one for one in client.events(name_of(pod)) if text(one, "reason") == "Failed"]
+            except ApiError as error:
+                if error.status != 403:
+                    raise
+                return f"pod {name_of(pod)}: {words(state)} (you may not list events, which say more)", ""
+            pulls = [one for one in failed if "Failed to pull image" in text(one, "message")]
+            if reason in _NEVER_STARTS:
+                count = _count(one for one in failed if one not in pulls and not _of_pull(one))
+                return f"pod {name_of(pod)}: {words(state)}", _OTHER_HINT if count >= tries else ""
+            final = [one for one in pulls if _why_final(text(one, "message"))]
+            last = max(pulls, key=lambda one: text(one, "lastTimestamp"), default={})
+            hint = _why_final(text(last, "message")) if _count(final) >= tries else ""
+            return f"pod {name_of(pod)}: {'; '.join(filter(None, (words(state), text(last, 'message'))))}", hint
+    return "", ""
+
+
+def why_ended(pods: Iterable[Object]) -> str:
+    """Return why a container has ended by itself, such as for an image without a shell; "" if none has."""
+    for pod in pods:
+        if own_fault(pod)[0]:
+            return own_fault(pod)[1]
+        if text(pod, "status", "reason") or is_true(pod, "DisruptionTarget"):
+            continue  # Kubernetes has ended it
+        for status in (*parts(pod, "status", "initContainerStatuses"), *parts(pod, "status", "containerStatuses")):
+            ended = part(status, "state", "terminated")
+            if text(ended, "exitCode") not in {"", "0", *_SIGNALS}:
+                said = f"{words(ended)}, exit code {text(ended, 'exitCode')}"
+                return f"pod {name_of(pod)}: container {text(status, 'name')}: {said}"
     return ""
+
+
+def _count(events: Iterable[Object]) -> int:
+    return sum(int(text(one, "count") or "1") for one in events)
+
+
+def _of_pull(event: Object) -> bool:
+    return any(reason in text(event, "message") for reason in _PULLS)
+
+
+def _why_final(message: str) -> str:
+    """Return what to do about a pull that fails in the same way each time; "" if it may succeed later."""
+    if _PASSES.search(message):
+        return ""
+    return next((hint for pattern, hint in _FINAL if re.search(pattern, message, re.IGNORECASE)), "")
 
 
 def is_lost(pod: Object | None) -> bool:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
@@ -53,6 +54,8 @@ KINDS = {
     "v6e": _Kind("tpu-v6e-slice", 1, _FLAT),
     "tpu7x": _Kind("tpu7x", 2, {1: "1x1x1", **_CUBES}),
 }
+_LASTING = frozenset({"persistentVolumeClaim", "nfs", "csi", "gcePersistentDisk", "cephfs", "glusterfs", "iscsi"})
+"""The kinds of volumes that are not of a pod or a node."""
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 
 
@@ -199,8 +202,20 @@ class GkeTpuSection(TpuSection):
 
     def durable_paths(self) -> list[str]:
         """Return the volumes that outlive the pods."""
-        lasting = [path for path, volume in self.volumes.items() if not {"emptyDir", "configMap", "secret"} & {*volume}]
-        return [*([self.storage] if self.storage else []), *lasting]
+        lasting = [path for path, volume in self.volumes.items() if _lasts(volume)]
+        return [*([self.storage] if self.storage and not self.passing_volume(self.storage) else []), *lasting]
+
+    def passing_volume(self, path: str) -> str:
+        """Return the kind of the volume that a path is on, if that ends with its pod or its node; else ""."""
+        above = [each for each in self.volumes if PurePosixPath(path).is_relative_to(each)]
+        volume = self.volumes[max(above, key=len)] if above else None
+        return "" if volume is None or _lasts(volume) else next(iter(volume), "nothing")
+
+
+def _lasts(volume: Mapping[str, object]) -> bool:
+    """Return whether a volume outlives the pods: a CSI driver may also bring secrets only."""
+    csi = volume.get("csi")
+    return bool(_LASTING & {*volume}) and not (isinstance(csi, dict) and "secrets-store" in str(csi.get("driver")))
 
 
 def section_of(tpu: TpuSection) -> GkeTpuSection:

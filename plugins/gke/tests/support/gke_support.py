@@ -22,7 +22,8 @@ T = TypeVar("T")
 LONG = 90.0
 QUICK: dict[str, JsonValue] = {
     "schedule": 0.02, "start": 0.02, "admission": 0.05, "scale_up": 0.1, "retry": 0.3, "node_pools": None,
-    "images": ["good*"], "quota": 1024, "denied": [], "queue_stopped": False, "jobset": True,
+    "images": ["good*"], "pull_error": "rpc error: code = NotFound desc = failed to pull and unpack image: not found",
+    "quota": 1024, "denied": [], "queue_stopped": False, "jobset": True,
     "exec_protocols": ["v5.channel.k8s.io", "v4.channel.k8s.io"],
 }  # fmt: skip
 # A program that counts, saves at SIGTERM, and ends once `finish` exists.
@@ -60,7 +61,9 @@ class Jobs:
         given = {"accelerator": "v6e-8", "image": "x", "kubeconfig": str(self.cluster.home.kubeconfig)}
         return Client(find(GkeTpuSection.model_validate(given)))
 
-    def config(self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", **tpu: JsonValue) -> str:
+    def config(
+        self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", lost_after: str = "60s", **tpu: JsonValue
+    ) -> str:
         """Write a config of a job, and return its name."""
         given: dict[str, JsonValue] = {"allocation_mode": "gke", "accelerator": "v6e-8", "image": "good", **tpu}
         given |= {"provision_timeout": provision_timeout} if provision_timeout else {}
@@ -69,16 +72,18 @@ class Jobs:
         config: dict[str, JsonValue] = {
             "tpu": given,
             "command": {"cmd": f"S={self.shared}\n{cmd}", "grace_period": 10},
-            "watch": {"lost_after": "60s", "verdict_grace": "8s", "poll_every": "0.3s"},
+            "watch": {"lost_after": lost_after, "verdict_grace": "8s", "poll_every": "0.3s"},
             "setup": {"modules": []},
             "job": {"rule": rule} if rule else {},
         }
         path.write_text(json.dumps(config))
         return path.name
 
-    def start(self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", **tpu: JsonValue) -> str:
+    def start(
+        self, cmd: str = COUNTS, rule: str = "", provision_timeout: str = "", lost_after: str = "60s", **tpu: JsonValue
+    ) -> str:
         """Create a job; return its id."""
-        return self.cli("create", self.config(cmd, rule, provision_timeout, **tpu)).stdout.strip()
+        return self.cli("create", self.config(cmd, rule, provision_timeout, lost_after, **tpu)).stdout.strip()
 
     def show(self, job: str) -> dict[str, JsonValue]:
         """Return what `tpux show --json` prints."""
@@ -122,6 +127,11 @@ class Jobs:
     def jobsets(self) -> list[Object]:
         """Return the JobSets of the namespace."""
         return self.api.items(self.api.namespaced(JOBSETS, "jobsets"))
+
+    def failed_pulls(self) -> int:
+        """Return how often a node of the namespace has failed to pull an image."""
+        found = self.api.items(self.api.namespaced("api/v1", "events"))
+        return sum(int(str(one["count"])) for one in found if "Failed to pull" in str(one["message"]))
 
     def pod(self, slice_number: int = 0, host: int = 0) -> str:
         """Return the beginning of a pod's name of the only JobSet."""

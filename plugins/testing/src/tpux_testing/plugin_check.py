@@ -252,9 +252,8 @@ class _Check:
     def transport(self, name: str) -> ContractResult:
         """Test a transport."""
 
-        def contract(one: LocalFixture) -> None:
-            own = {name: one.config[name] for name in (self.word, "tpu") if name in one.config}
-            transport_contract(self.word, one.worker, own, unreachable=one.unreachable)
+        def contract(one: LocalFixture) -> None:  # with `tpu`, in which `resolve` finds the place
+            transport_contract(self.word, one.worker, one.config, unreachable=one.unreachable)
 
         return self.run(name, contract, remote=True)
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
+from pydantic import field_validator
+
 from tpux import Attempt, Failure, Job, Result, Section, Sh, Step, Steps, Worker, api, hookimpl, sh
 from tpux.fields import Pattern
 
@@ -28,6 +30,13 @@ class NanLossSection(Section):
     """A line of the output; its first group is the step."""
     checkpoints: str = ""
     """The directory on the workers with the checkpoints, step-1000 for that of step 1000; empty: none is moved."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _has_step(cls, pattern: str) -> str:
+        if not re.compile(pattern).groups:
+            raise ValueError(r"it needs a group for the step, such as step (\d+) loss=nan")
+        return pattern
 
 
 @hookimpl
@@ -57,7 +66,7 @@ def classify_failure(attempt: Attempt, config: NanLossSection | None) -> list[Fa
 def solve(failure: Failure, config: NanLossSection | None) -> Steps:
     """Yield the step that renames the checkpoints from the failure's step on, so that a resume begins before it."""
     step = re.search((config or NanLossSection()).pattern, failure.evidence)
-    if config and config.checkpoints and step:
+    if config and config.checkpoints and step and (step[1] or "").isdecimal():
         yield _set_aside(config.checkpoints, int(step[1]), "mv").with_preview(
             _set_aside(config.checkpoints, int(step[1]), "echo would rename")
         )

@@ -60,6 +60,7 @@ class ClusterSettings(BaseModel):
     Args:
         node_pools: the node pools; None means that one is created for each slice that finds none.
         images: the images that can be pulled (shell patterns).
+        pull_error: what the nodes say of the others.
         denied: what the client may not do, such as `create jobsets` or `create pods/exec`.
         exec_protocols: the subprotocols of exec that the server has.
         namespaces: the namespaces that exist.
@@ -79,6 +80,7 @@ class ClusterSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     node_pools: list[NodePool] | None = None
     images: list[str] = ["*"]
+    pull_error: str = "rpc error: code = NotFound desc = failed to pull and unpack image: not found"
     denied: list[str] = []
     exec_protocols: list[Literal["v5.channel.k8s.io", "v4.channel.k8s.io"]] = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
     namespaces: list[str] = ["default"]

@@ -91,25 +91,21 @@ class Kubelet:
             await self._cluster.wait(uid, left)
 
     async def _pull(self, uid: str) -> None:
-        """Wait until the image can be pulled."""
-        tries = 0
+        """Wait until the image can be pulled. Each failure has the two states and the four events of a real kubelet."""
         while (pod := self._wanted(uid)) is not None:
-            image = pod.spec.containers[0].image or ""
-            if any(fnmatchcase(image, pattern) for pattern in self._cluster.settings.images):
+            settings, image = self._cluster.settings, pod.spec.containers[0].image or ""
+            if any(fnmatchcase(image, pattern) for pattern in settings.images):
                 self._cluster.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
                 return
-            tries += 1
-            failure = (
-                f'Failed to pull image "{image}": rpc error: code = NotFound desc = failed to pull and unpack image'
+            failure, waits = (
+                f'Failed to pull image "{image}": {settings.pull_error}',
+                f'Back-off pulling image "{image}"',
             )
-            reason, message = (
-                ("ImagePullBackOff", f'Back-off pulling image "{image}"')
-                if tries % 2 == 0
-                else ("ErrImagePull", failure)
-            )
-            self._set_state(pod, {"waiting": {"reason": reason, "message": message}})
-            self._cluster.event(pod, "Failed", failure, warning=True, by="kubelet")
-            await self._pause(uid, self._cluster.settings.retry)
+            for state, reason, message in (("ErrImagePull", "Failed", failure), ("ImagePullBackOff", "BackOff", waits)):
+                self._cluster.event(pod, reason, message, warning=reason == "Failed", by="kubelet")
+                self._cluster.event(pod, "Failed", f"Error: {state}", warning=True, by="kubelet")
+                self._set_state(pod, {"waiting": {"reason": state, "message": message}})
+                await self._pause(uid, settings.retry / 2)
 
     async def _run_container(self, pod: Pod) -> bool:
         """Run a pod's container until it ends; return whether it starts again."""

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from tpux_emulator.kubernetes.objects import Pod
 from tpux_emulator.paths import Home
-from tpux_emulator.workers import processes, worker_files
+from tpux_emulator.workers import overlays, processes, worker_files
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOOLS = ("unshare", "nsenter", "mount", "pivot_root")
 _POLL_INTERVAL = 0.02
-_EMPTY = {"home": 0o755, "root": 0o700, "tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777}
 
 
 @dataclass
@@ -52,9 +51,7 @@ class PodProcesses:
         processes.send(list(processes.find_marked(self._prefix)), signal.SIGKILL)
         _delete_disks(self._disks)
         self._disks.mkdir(mode=0o700, exist_ok=True)
-        if self._own_root and not self._disks.is_mount():
-            mount = ["mount", "-t", "tmpfs", "-o", "mode=700,size=75%", "tpux-emulator", str(self._disks)]
-            self._own_root = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+        self._own_root = self._own_root and not overlays.mount(self._disks)
 
     async def close(self) -> None:
         """Kill all pods, and delete their disks."""
@@ -104,17 +101,10 @@ class PodProcesses:
         running = self._running[uid]
         environment, where = running.environment, None
         if running.own_root:
-            init = str(processes.first_child(running.process.pid) or 0)
-            inside = ["nsenter", "--target", init, "--mount", "--uts", "--pid", "--root"]
-            command = [
-                *inside,
-                "env",
-                "-i",
-                "-C",
-                "/",
-                *(f"{key}={value}" for key, value in environment.items()),
-                *command,
-            ]
+            settings = [f"{key}={value}" for key, value in environment.items()]
+            command = overlays.command_inside(
+                processes.first_child(running.process.pid) or 0, "env", "-i", *settings, *command
+            )
         else:
             where = Path(environment["HOME"])
         return await asyncio.create_subprocess_exec(
@@ -157,33 +147,26 @@ class PodProcesses:
     def _to_kill(self, uid: str, running: _Running) -> list[int]:
         pid = running.process.pid
         if running.own_root:
-            return [processes.first_child(pid) or pid] if processes.exists(pid) else []
+            return overlays.pids_to_kill(pid)
         marked = [each for each, rest in processes.find_marked(self._prefix + uid).items() if not rest]
         known = {pid, *marked, *processes.descendants([pid, *marked])}
         return [each for each in known if processes.exists(each)]
 
     def _boot(self, pod: Pod, disk: Path, command: list[str], variables: dict[str, str], hosts: str) -> list[str]:
         """Write the pod's own layer, and return the command that boots it; its init is the container's command."""
-        upper, new = disk / "upper", not disk.exists()
-        for part in (upper, disk / "work", disk / "root"):
-            part.mkdir(parents=True, exist_ok=True)
-        for name, mode in _EMPTY.items() if new else ():
-            worker_files.opaque(upper / name, mode)
+        upper, new = overlays.upper_layer(disk)
         for mount in pod.spec.containers[0].volume_mounts:
             if new and not mount.mount_path.startswith(("/dev", "/proc", "/sys")):
                 worker_files.opaque(upper / mount.mount_path.strip("/"), 0o777)
-        upper.chmod(0o755)
         (upper / "run/started").unlink(missing_ok=True)
         worker_files.write(upper / "etc/hosts", hosts)
         settings = " ".join(shlex.quote(f"{key}={value}") for key, value in variables.items())
         init = f"cd /; rmdir /.host; : > /run/started\nexec env -i {settings} {shlex.join(command)}\n"
         worker_files.write(upper / "usr/lib/tpux-emulator/init.sh", init, 0o700)
-        boot = ["/bin/sh", "-c", worker_files.script("boot.sh"), "boot.sh", str(disk), pod.spec.hostname or pod.name]
-        boot += [str(self._shared), "/mnt/shared"]
-        return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
+        return overlays.boot_command(disk, pod.spec.hostname or pod.name, self._shared)
 
 
 def _delete_disks(disks: Path) -> None:
     if disks.is_mount():
-        subprocess.run(["umount", "--lazy", str(disks)], capture_output=True, check=False)
+        overlays.unmount(disks)
     worker_files.wipe(disks)

@@ -34,6 +34,7 @@ from tpux_emulator.kubernetes.nodes import Scheduler
 from tpux_emulator.kubernetes.objects import JobSet, Pod, Workload
 from tpux_emulator.kubernetes.pod_processes import PodProcesses
 from tpux_emulator.paths import Home
+from tpux_emulator.workers import worker_files
 
 _VERBS = ["GET", "POST", "PATCH", "DELETE"]
 _EXEC = "/api/v1/namespaces/{namespace}/pods/{name}/exec"
@@ -148,7 +149,7 @@ class KubernetesService:
         path = self._home.kubernetes / "token"
         if new or not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write(path, secrets.token_urlsafe(24))
+            worker_files.write_private(path, secrets.token_urlsafe(24))
         return path.read_text(encoding="utf-8")
 
     def _write_kubeconfig(self, url: str, authority: Path | None) -> None:
@@ -164,13 +165,4 @@ class KubernetesService:
                 {"name": "emulated", "context": {"cluster": "emulated", "user": "emulated", "namespace": "default"}}
             ],
         }  # fmt: skip
-        _write(self._home.kubeconfig, json.dumps(content, indent=2) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, atomically."""
-    draft = path.with_name(path.name + ".draft")
-    draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+        worker_files.write_private(self._home.kubeconfig, json.dumps(content, indent=2) + "\n")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from tpux import TpuxError
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 from tpux_emulator.paths import Home
-from tpux_emulator.workers import processes, worker_files
+from tpux_emulator.workers import overlays, processes, worker_files
 from tpux_emulator.workers.addresses import AddressBlock
 from tpux_emulator.workers.driver import worker_key
 from tpux_emulator.workers.sshd import config, root_environment
 
 _LIB = "usr/lib/tpux-emulator"
-# Empty on a new worker, whatever they contain on this machine: its user's files must not be visible there.
-_EMPTY = {"home": 0o755, "root": 0o700, "tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777}
 _SUDOERS = "%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n"
 
 
@@ -32,7 +29,7 @@ class OverlayDriver:
     """
 
     metadata_port = 80
-    shared = "/mnt/shared"
+    shared = overlays.SHARED
 
     def __init__(self, home: Home, block: AddressBlock, ssh_port: int) -> None:
         self._disks, self._image, self._block, self.ssh_port = home.workers, home.image, block, ssh_port
@@ -44,32 +41,24 @@ class OverlayDriver:
         Raises:
             TpuxError: mounting is not permitted.
         """
-        self._disks.mkdir(mode=0o700, exist_ok=True)
-        if self._disks.is_mount():
-            return
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "mode=700,size=75%", "tpux-emulator", str(self._disks)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if mounted.returncode:
+        if why := overlays.mount(self._disks):
             raise TpuxError(
-                f"cannot mount a tmpfs for the workers' disks: {mounted.stderr.strip()}",
+                f"cannot mount a tmpfs for the workers' disks: {why}",
                 where=str(self._disks),
                 hint="run the emulator as an ordinary user, or with the permission to mount",
             )
 
     def close(self) -> None:
         """Unmount the tmpfs, which deletes the disks."""
-        subprocess.run(["umount", "--lazy", str(self._disks)], capture_output=True, check=False)
+        overlays.unmount(self._disks)
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Write the disk's upper layer."""
-        disk = self.disk(node, worker)
-        upper, new = disk / "upper", not disk.exists()
-        for part in (upper, disk / "work", disk / "root"):
-            part.mkdir(parents=True, exist_ok=True)
+        upper, new = overlays.upper_layer(self.disk(node, worker))
         if new:
-            self._empty_directories(upper)
+            for entry in Path("/etc/skel").glob(".*"):
+                if entry.is_file():
+                    shutil.copy(entry, upper / "root")
             if self._image.is_dir():
                 shutil.copytree(self._image, upper, symlinks=True, dirs_exist_ok=True)
             worker_files.write(upper / "etc/hostname", worker.hostname + "\n")
@@ -79,7 +68,7 @@ class OverlayDriver:
         metadata = self._block.metadata(worker.slot)
         for name in ("run", "tmp"):  # empty after each boot
             worker_files.wipe(upper / name)
-            self._opaque(upper, name, _EMPTY[name])
+            worker_files.opaque(upper / name, overlays.EMPTY[name])
         (upper / "run/sshd").mkdir()
         (upper / "run/lock").mkdir()
         worker_files.write(upper / "etc/hosts", worker_files.hosts(node, metadata))
@@ -93,17 +82,7 @@ class OverlayDriver:
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
         """Return an `unshare` command; when it ends, all processes in its namespaces end."""
-        boot = [
-            "/bin/sh",
-            "-c",
-            worker_files.script("boot.sh"),
-            "boot.sh",
-            str(self.disk(node, worker)),
-            worker.hostname,
-            str(self._shared),
-            self.shared,
-        ]
-        return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
+        return overlays.boot_command(self.disk(node, worker), worker.hostname, self._shared)
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """Return sshd's PID file, as seen from outside the worker."""
@@ -120,41 +99,29 @@ class OverlayDriver:
 
     def to_kill(self, pid: int, key: str) -> list[int]:  # noqa: ARG002
         """Return the worker's init, which takes its namespace with it; or `unshare`, which ends after that."""
-        return [processes.first_child(pid) or pid] if processes.exists(pid) else []
+        return overlays.pids_to_kill(pid)
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """Return a command that runs the accounts script in the worker."""
-        return self._inside(pid, "/bin/sh", f"/{_LIB}/accounts.sh")
+        return overlays.command_inside(processes.first_child(pid) or pid, "/bin/sh", f"/{_LIB}/accounts.sh")
 
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """Return a command that runs sshd in the worker."""
-        return self._inside(pid, "/usr/sbin/sshd")
+        return overlays.command_inside(processes.first_child(pid) or pid, "/usr/sbin/sshd")
 
     def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """Return a command that replaces the host key in the worker."""
-        return self._inside(pid, "/bin/sh", f"/{_LIB}/rotate-host-key.sh", "/etc/ssh")
+        return overlays.command_inside(
+            processes.first_child(pid) or pid, "/bin/sh", f"/{_LIB}/rotate-host-key.sh", "/etc/ssh"
+        )
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Delete the disk."""
         worker_files.wipe(self.disk(node, worker))
 
-    def _inside(self, pid: int, *command: str) -> list[str]:
-        init = processes.first_child(pid) or pid
-        return ["nsenter", "--target", str(init), "--mount", "--uts", "--pid", "--root", "--wd=/", *command]
-
     def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """Return the directory of the worker's disk."""
         return self._disks / worker_key(node, worker)
-
-    def _empty_directories(self, upper: Path) -> None:
-        for name, mode in _EMPTY.items():
-            self._opaque(upper, name, mode)
-        for entry in Path("/etc/skel").glob(".*"):
-            if entry.is_file():
-                shutil.copy(entry, upper / "root")
-
-    def _opaque(self, upper: Path, name: str, mode: int) -> None:
-        worker_files.opaque(upper / name, mode)
 
     def _hide_host_keys(self, upper: Path) -> None:
         (upper / "etc/ssh").mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,15 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, atomically."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
 def opaque(directory: Path, mode: int) -> None:
     """Create a directory in an overlay's upper layer that hides the contents of the lower one."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,61 @@
+"""A Kubernetes API on a fake connection, without a cluster, for the allocator's hooks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import httpx
+
+from tpux import JsonValue
+from tpux_gke.section import GkeTpuSection
+
+OWNER = {"tpux-store": "s1", "tpux-user": "me", "tpux-job": "000007", "tpux-token": "abcd"}
+TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
+
+
+class Api:
+    """A fake API: `jobset`, `pods`, `events` are what it has; `fails` is what creations answer, `gateway` all."""
+
+    def __init__(self) -> None:
+        self.jobset: dict[str, JsonValue] | None = None
+        self.pods: Sequence[JsonValue] = ()
+        self.events: Sequence[JsonValue] | None = ()
+        self.creations = 0
+        self.throttled: str | None = None
+        self.fails: list[int] = []
+        self.gateway: JsonValue = None
+        self.answers_creation: JsonValue = None
+
+    def has_jobset(self) -> bool:
+        """Return whether it has one."""
+        return self.jobset is not None
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        """Answer a request."""
+        if self.throttled is not None:
+            headers = [(b"Retry-After", self.throttled.encode("latin-1"))]
+            return httpx.Response(429, json={"kind": "Status", "message": "too many requests"}, headers=headers)
+        if self.gateway is not None:
+            return httpx.Response(200, json=self.gateway)
+        if request.method == "POST" and self.answers_creation is not None:
+            return httpx.Response(200, json=self.answers_creation)
+        if request.method == "POST" and self.fails:
+            if not (status := self.fails.pop()):
+                raise httpx.ReadTimeout("timed out")
+            return httpx.Response(status, json={"kind": "Status", "message": "no"})
+        if request.method == "POST":
+            made: dict[str, JsonValue] = json.loads(request.content)
+            self.jobset = made
+            self.creations += 1
+            return httpx.Response(201, json=made)
+        if request.url.path.endswith("/jobsets/train"):
+            if self.jobset is None:
+                return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "message": "not found"})
+            found = self.jobset
+            self.jobset = None if request.method == "DELETE" else found
+            return httpx.Response(200, json=found)
+        items = self.events if request.url.path.endswith("/events") else self.pods if self.has_jobset() else ()
+        if items is None:
+            return httpx.Response(403, json={"kind": "Status", "message": "events is forbidden"})
+        return httpx.Response(200, json={"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [*items]})
