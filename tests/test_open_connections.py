@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -222,3 +223,56 @@ def test_a_slow_reader_stops_its_own_command_only_and_takes_no_memory(tpux, job)
     assert read == 200 * (1048576 + len("[0] "))
     assert memory(tpux.supervisor()) - before < 50
     assert most - idle < 50
+
+
+@pytest.fixture
+def slow_tar(tpux):
+    """Return a directory; once the file `hang` is in it, each `tar` of a worker notes that in `runs`, and hangs."""
+    directory = tpux.work / "slow"
+    directory.mkdir()
+    (directory / "tar").write_text(
+        f"#!/bin/sh\n[ ! -e {directory}/hang ] || echo began >>{directory}/runs\n"
+        f'while [ -e {directory}/hang ]; do sleep 0.1; done\nexec {shutil.which("tar")} "$@"\n'
+    )
+    (directory / "tar").chmod(0o755)
+    tpux.env["PATH"] = f"{directory}:{tpux.env['PATH']}"
+    return directory
+
+
+def kill_during(tpux, slow_tar: Path, *command: str) -> str:
+    """Kill the supervisor while a command runs `tar` on a worker; return what it said, and that it ran once."""
+    (slow_tar / "hang").touch()
+    running = tpux.popen(*command)
+    tpux.until((slow_tar / "runs").exists)
+    os.kill(tpux.supervisor(), signal.SIGKILL)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 255
+    assert (slow_tar / "runs").read_text() == "began\n"
+    (slow_tar / "hang").unlink()
+    return err.decode()
+
+
+def test_the_outcome_of_a_copy_is_unknown_when_the_supervisor_is_killed(tpux, slow_tar, job):
+    (tpux.work / "data").mkdir()
+    (tpux.work / "data/file").write_text("content\n")
+    said = kill_during(tpux, slow_tar, "cp", "-r", "data", f"{job}:copy", "--worker", "0")
+    assert "error: worker 0: the supervisor has ended" in said
+    assert UNKNOWN in said
+    tpux("cp", "-r", "data", f"{job}:copy", "--worker", "0")
+    assert (home_of(tpux, job) / "copy/file").read_text() == "content\n"
+
+
+@pytest.mark.parametrize("restart", [[], ["--restart", "-f"]])
+def test_the_outcome_of_a_sync_is_unknown_when_the_supervisor_is_killed(tpux, slow_tar, restart):
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
+    (tpux.work / "file").write_text("one\n")
+    job = tpux.create("code: .\n" + CONFIG.replace("v4-16", "v4-8"))
+    tpux.until(lambda: tpux.output_so_far(job) == b"ready\n")
+    (tpux.work / "file").write_text("two\n")
+    said = kill_during(tpux, slow_tar, "sync", job, *restart)
+    assert "warning: worker 0: the supervisor has ended" in said
+    assert UNKNOWN in said
+    assert f"hint: send it again: tpux sync {int(job)}" in said
+    assert tpux.show(job)["attempt"] == 1
+    tpux("sync", job)
+    assert tpux("exec", job, "cat file").stdout == "[0] one\n"
