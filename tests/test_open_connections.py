@@ -276,3 +276,8 @@ def test_the_outcome_of_a_sync_is_unknown_when_the_supervisor_is_killed(tpux, sl
     assert tpux.show(job)["attempt"] == 1
     tpux("sync", job)
     assert tpux("exec", job, "cat file").stdout == "[0] one\n"
+
+
+def test_exec_prints_a_long_line_with_one_prefix(tpux, job):
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo -n end"
+    assert tpux("exec", job, "--worker", "0", script).stdout == f"[0] {'x' * 3000000}\n[0] end\n"
