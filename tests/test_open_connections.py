@@ -10,9 +10,11 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -276,6 +278,65 @@ def test_the_outcome_of_a_sync_is_unknown_when_the_supervisor_is_killed(tpux, sl
     assert tpux.show(job)["attempt"] == 1
     tpux("sync", job)
     assert tpux("exec", job, "cat file").stdout == "[0] one\n"
+
+
+def stand_still(tpux) -> int:
+    """Stop the supervisor as it stands, as if that had been some time ago; return its process."""
+    pid = tpux.supervisor()
+    os.kill(pid, signal.SIGSTOP)
+    at = time.monotonic() - 47
+    os.utime(address(tpux).parents[1] / "heartbeat", (at, at))
+    return pid
+
+
+def require_standing(tpux, running: subprocess.Popen[bytes], pid: int) -> None:
+    """Check that a command ends since the supervisor does not move, and that what it says to type helps."""
+    try:
+        _, err = running.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        os.kill(pid, signal.SIGKILL)
+        raise
+    assert running.returncode == 255
+    assert "worker 0: the supervisor has not moved for " in err.decode()
+    assert UNKNOWN in err.decode()
+    assert "hint: tpux supervisor restart --force" in err.decode()
+    tpux("supervisor", "restart", "--force")
+    assert not tpux.alive(pid)
+
+
+def test_a_copy_ends_when_the_supervisor_stands_still(tpux, slow_tar, job):
+    (tpux.work / "data").mkdir()
+    (tpux.work / "data/file").write_text("content\n")
+    (slow_tar / "hang").touch()
+    running = tpux.popen("cp", "-r", "data", f"{job}:copy", "--worker", "0")
+    tpux.until((slow_tar / "runs").exists)
+    require_standing(tpux, running, stand_still(tpux))
+    (slow_tar / "hang").unlink()
+
+
+def test_a_call_that_waits_until_it_can_send_ends_when_the_supervisor_stands_still(tpux, job):
+    script = f"""
+        from pathlib import Path
+        from tpux import api
+        connection = api.workers({int(job)})
+        host = connection.open(connection.worker(0))
+        Path("opened").touch()
+        while not Path("go").exists(): pass
+        host.put(bytes(100_000_000), "large")
+    """
+    environment = {**os.environ, **tpux.env, "TPUX_HOME": str(tpux.home)}
+    argv = [tpux.python, "-c", dedent(script)]
+    running = subprocess.Popen(argv, env=environment, cwd=tpux.work, stderr=subprocess.PIPE)
+    try:
+        tpux.until((tpux.work / "opened").exists)
+        stand_still(tpux)
+        (tpux.work / "go").touch()
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        os.kill(tpux.supervisor(), signal.SIGKILL)
+    assert b"OutcomeUnknownError: worker 0: the supervisor has not moved for" in err
 
 
 def test_exec_prints_a_long_line_with_one_prefix(tpux, job):
