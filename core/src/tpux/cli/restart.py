@@ -134,30 +134,37 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
     from tpux.supervisor import client
 
     requested: dict[Record, int] = {}
-    attempts = {record: record.state.attempt for record in records if not record.refresh().ended}
-    options = {record: start_options(record, configs, skip_setup=skip_setup) for record in attempts}
+    attempts = {record: record.refresh().attempt for record in records}
+    options = {record: start_options(record, configs, skip_setup=skip_setup) for record in records}
     try:
-        for record in attempts:
-            hooks.start_trace(record.directory)
-            # One request: the supervisor starts the program again, whatever becomes of this command.
-            then: tuple[RequestAction, Mapping[str, JsonValue]] = ("resume", options[record])
-            requested[record] = requests.write(record, "stop", then=then, keep_for=KEEP_FOR)
+        for record in records:
+            if not record.state.ended:
+                hooks.start_trace(record.directory)
+                # One request: the supervisor starts the program again, whatever becomes of this command.
+                then: tuple[RequestAction, Mapping[str, JsonValue]] = ("resume", options[record])
+                requested[record] = requests.write(record, "stop", then=then, keep_for=KEEP_FOR)
     except (OSError, TpuxError):
         discard_configs([record for record in records if record not in requested], configs)
         raise
     client.notify(store)
-    resumed = [record for record in records if record not in requested]
     for record, number in requested.items():
         _wait_for_resume(store, record, number)
-        if record.state.state == "succeeded" and record.state.attempt == attempts[record]:
+    succeeded = [
+        record
+        for record, attempt in attempts.items()
+        if record.refresh().state == "succeeded" and record.state.attempt == attempt
+    ]
+    for record in records:
+        if record in succeeded and len(succeeded) < len(records):
             job = short_id(record.id)
-            if len(records) == 1:
-                raise UsageError(f"job {job} has succeeded", hint=f"start it from scratch: tpux rerun {job}")
             say(f"job {job} has succeeded before it was stopped; from scratch: tpux rerun {job}")
-        else:
-            report_start(store, record, "resume", number, options[record])
-    if resumed:
-        request_restart("resume", [record.id for record in resumed], skip_setup=skip_setup, configs=configs)
+        elif record in requested and record not in succeeded:
+            report_start(store, record, "resume", requested[record], options[record])
+    discard_configs(succeeded, configs)
+    ended = [record for record in records if record not in requested and record not in succeeded]
+    if ended or len(succeeded) == len(records):
+        ids = [record.id for record in ended or records]
+        request_restart("resume", ids, skip_setup=skip_setup, configs=configs)
 
 
 def _wait_for_resume(store: Store, record: Record, number: int) -> None:
