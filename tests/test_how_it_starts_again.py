@@ -140,7 +140,7 @@ def restart(world: World) -> None:
     """Request a restart of a job that runs, as the command does."""
     world.create("command: {cmd: 'sleep 1000', grace_period: 0}")
     world.until(lambda: world.state.run.running)
-    world.request("stop", keep_for=600, then=("resume", {"skip_setup": True}))
+    world.request("stop", ("resume", {"skip_setup": True}), keep_for=600)
 
 
 def test_a_restart_is_one_request(world: World) -> None:

@@ -104,7 +104,7 @@ def test_a_job_that_had_succeeded_is_not_restarted(world):
     finish(world)
     config = world.controller.record.directory / "config-2"
     config.mkdir()
-    world.request("stop", keep_for=600, then=("resume", {"config": config.name}))
+    world.request("stop", ("resume", {"config": config.name}), keep_for=600)
     world.until("succeeded")
     world.steps()
     assert (world.state.state, world.state.attempt, world.state.last_request_number) == ("succeeded", 1, 2)

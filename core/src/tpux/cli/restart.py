@@ -142,7 +142,7 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
                 hooks.start_trace(record.directory)
                 # One request: the supervisor starts the program again, whatever becomes of this command.
                 then: tuple[RequestAction, Mapping[str, JsonValue]] = ("resume", options[record])
-                requested[record] = requests.write(record, "stop", then=then, keep_for=KEEP_FOR)
+                requested[record] = requests.write(record, "stop", then, keep_for=KEEP_FOR)
     except (OSError, TpuxError):
         discard_configs([record for record in records if record not in requested], configs)
         raise

@@ -36,8 +36,8 @@ SUCCEEDED = "its program had ended before the stop"
 def write(
     record: Record,
     action: RequestAction,
-    *,
     then: tuple[RequestAction, Mapping[str, JsonValue]] | None = None,
+    /,
     **options: JsonValue,
 ) -> int:
     """Write a request to a job, after those that have not taken effect yet.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated, cast
+from typing import Annotated
 
 import click
 import typer
@@ -108,8 +108,8 @@ class _Printer:
         if not lines:
             return
         begin = b"" if self._open == index else prefix
-        if self._open not in {None, index}:
-            self._interrupted.add(cast("int", self._open))
+        if self._open is not None and self._open != index:
+            self._interrupted.add(self._open)
             begin = b"\n" + begin
         body = lines.removesuffix(b"\n").replace(b"\n", b"\n" + prefix)
         self._open = None if ended else index
