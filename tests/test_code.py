@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 
 import pytest
@@ -217,6 +218,16 @@ def test_mistakes(tpux, project, section, message, hint):
 RUNNING = CONFIG.replace("; pwd", "; exec sleep 1000").replace("command: {", "command: {grace_period: 1s, ")
 
 
+SAVING = """
+code: .
+tpu: {accelerator: v4-16}
+command:
+  cmd: "cat train.py; trap 'until [ -e GO ]; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done"
+  grace_period: 60s
+"""
+"""A program that does not end before the file GO is there."""
+
+
 def running(tpux, text: str = RUNNING) -> str:
     job = tpux.create(text)
     tpux.until(lambda: all(tpux.output_so_far(job, worker).startswith(b"one\n") for worker in (0, 1)))
@@ -279,6 +290,35 @@ def test_dev_restarts_the_program_with_each_change_of_the_code(tpux, project):
     assert process.returncode == 0
     assert (output.count(b"] one\n"), output.count(b"] two\n"), output.count(b"] three\n")) == (2, 2, 2)
     assert tpux.show(job)["attempt"] == 3
+
+
+def test_dev_says_what_it_waits_for(tpux, project):
+    job = running(tpux, SAVING.replace("GO", str(tpux.work / "go")))
+    tpux("stop", job, "--no-wait")
+    tpux.until_state(job, "stopping")
+    (project / "train.py").write_text("two\n")
+    process = tpux.popen("dev", job, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    output = b""
+    while f"waiting for job {int(job)}: stopping: stop requested".encode() not in output:
+        output += os.read(process.stdout.fileno(), 4096)
+    (tpux.work / "go").touch()
+    while b"two\n" not in output:
+        output += os.read(process.stdout.fileno(), 4096)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+def test_dev_that_is_killed_between_stop_and_resume_leaves_a_job_that_runs_again(tpux, project):
+    job = running(tpux, SAVING.replace("GO", str(tpux.work / "go")))
+    (project / "train.py").write_text("two\n")
+    process = tpux.popen("dev", job)
+    tpux.until_state(job, "stopping")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    (tpux.work / "go").touch()
+    tpux.until(lambda: all(tpux.output_so_far(job, worker, 2) == b"two\n" for worker in (0, 1)))
+    tpux("stop", job)
 
 
 def test_a_recovery_after_a_restart_checks_every_module(tpux, project):

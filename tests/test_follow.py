@@ -37,7 +37,7 @@ def test_ctrl_c_leaves_the_job_running(tpux, gated):
     assert tpux.output("000001", 1) == b"up\ndown\n"
 
 
-def test_an_interrupted_restart_says_that_nothing_starts_the_program_again(tpux):
+def test_an_interrupted_restart_continues_and_says_so(tpux):
     go = tpux.work / "go"
     saves = f"trap 'until [ -e {go} ]; do sleep 0.05; done; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     job = tpux.create(f'command: {{cmd: "{saves}", grace_period: 60s}}\n')
@@ -46,9 +46,31 @@ def test_an_interrupted_restart_says_that_nothing_starts_the_program_again(tpux)
     tpux.until_state(job, "stopping")
     os.killpg(restart.pid, signal.SIGINT)
     said = restart.communicate(timeout=60)[1].decode()
-    assert f"nothing starts the program again: tpux resume {int(job)}\n" in said
+    assert f"the restart continues without this command: tpux logs -f {int(job)}\n" in said
     assert restart.returncode == 130
     go.touch()
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"up\n")
+    tpux("stop", job)
+
+
+@pytest.mark.parametrize("dies", ["the command", "both"])
+def test_a_restart_whose_command_dies_starts_the_program_again(tpux, dies):
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
+    go = tpux.work / "go"
+    saves = f"trap 'until [ -e {go} ]; do sleep 0.05; done; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    job = tpux.create(f'command: {{cmd: "{saves}", grace_period: 60s}}\n')
+    tpux.until(lambda: tpux.output_so_far(job))
+    restart = tpux.popen("restart", job, "-y")
+    tpux.until_state(job, "stopping")
+    restart.kill()
+    restart.communicate(timeout=60)
+    if dies == "both":
+        os.kill(tpux.supervisor(), signal.SIGKILL)
+    go.touch()
+    if dies == "both":
+        tpux("supervisor", "start")
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"up\n")
+    tpux("stop", job)
 
 
 def test_a_closed_pipe_leaves_the_job_running(tpux, gated):

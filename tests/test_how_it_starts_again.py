@@ -134,3 +134,27 @@ def test_the_command_says_that_a_rerun_is_replaced(tpux):
     tpux("wait", job, code=100)
     assert tpux.output(job, attempt=2) == b"1\n"
     assert said not in tpux("resume", job).stderr
+
+
+def restart(world: World) -> None:
+    """Request a restart of a job that runs, as the command does."""
+    world.create("command: {cmd: 'sleep 1000', grace_period: 0}")
+    world.until(lambda: world.state.run.running)
+    world.request("stop", ("resume", {"skip_setup": True}), keep_for=600)
+
+
+def test_a_restart_is_one_request(world: World) -> None:
+    """There is no moment in which the stop is stored, and the resume is not."""
+    restart(world)
+    assert [path.name for path in (world.controller.record.directory / "requests").iterdir()] == ["000002.json"]
+    world.until(lambda: world.state.run.running and world.state.attempt == 2)
+    assert [(each.number, each.action) for each in events(world, "request-accepted")] == [(1, "stop"), (2, "resume")]
+    assert not list((world.controller.record.directory / "requests").iterdir())
+
+
+def test_a_stop_after_a_restart_replaces_its_second_part(world: World) -> None:
+    restart(world)
+    world.request("stop")
+    world.until("stopped")
+    world.steps()
+    assert (world.state.state, world.state.attempt) == ("stopped", 1)

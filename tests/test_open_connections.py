@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -222,3 +225,120 @@ def test_a_slow_reader_stops_its_own_command_only_and_takes_no_memory(tpux, job)
     assert read == 200 * (1048576 + len("[0] "))
     assert memory(tpux.supervisor()) - before < 50
     assert most - idle < 50
+
+
+@pytest.fixture
+def slow_tar(tpux):
+    """Return a directory; once the file `hang` is in it, each `tar` of a worker notes that in `runs`, and hangs."""
+    directory = tpux.work / "slow"
+    directory.mkdir()
+    (directory / "tar").write_text(
+        f"#!/bin/sh\n[ ! -e {directory}/hang ] || echo began >>{directory}/runs\n"
+        f'while [ -e {directory}/hang ]; do sleep 0.1; done\nexec {shutil.which("tar")} "$@"\n'
+    )
+    (directory / "tar").chmod(0o755)
+    tpux.env["PATH"] = f"{directory}:{tpux.env['PATH']}"
+    return directory
+
+
+def kill_during(tpux, slow_tar: Path, *command: str) -> str:
+    """Kill the supervisor while a command runs `tar` on a worker; return what it said, and that it ran once."""
+    (slow_tar / "hang").touch()
+    running = tpux.popen(*command)
+    tpux.until((slow_tar / "runs").exists)
+    os.kill(tpux.supervisor(), signal.SIGKILL)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 255
+    assert (slow_tar / "runs").read_text() == "began\n"
+    (slow_tar / "hang").unlink()
+    return err.decode()
+
+
+def test_the_outcome_of_a_copy_is_unknown_when_the_supervisor_is_killed(tpux, slow_tar, job):
+    (tpux.work / "data").mkdir()
+    (tpux.work / "data/file").write_text("content\n")
+    said = kill_during(tpux, slow_tar, "cp", "-r", "data", f"{job}:copy", "--worker", "0")
+    assert "error: worker 0: the supervisor has ended" in said
+    assert UNKNOWN in said
+    tpux("cp", "-r", "data", f"{job}:copy", "--worker", "0")
+    assert (home_of(tpux, job) / "copy/file").read_text() == "content\n"
+
+
+@pytest.mark.parametrize("restart", [[], ["--restart", "-f"]])
+def test_the_outcome_of_a_sync_is_unknown_when_the_supervisor_is_killed(tpux, slow_tar, restart):
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
+    (tpux.work / "file").write_text("one\n")
+    job = tpux.create("code: .\n" + CONFIG.replace("v4-16", "v4-8"))
+    tpux.until(lambda: tpux.output_so_far(job) == b"ready\n")
+    (tpux.work / "file").write_text("two\n")
+    said = kill_during(tpux, slow_tar, "sync", job, *restart)
+    assert "warning: worker 0: the supervisor has ended" in said
+    assert UNKNOWN in said
+    assert f"hint: send it again: tpux sync {int(job)}" in said
+    assert tpux.show(job)["attempt"] == 1
+    tpux("sync", job)
+    assert tpux("exec", job, "cat file").stdout == "[0] one\n"
+
+
+def stand_still(tpux) -> int:
+    """Stop the supervisor as it stands, as if that had been some time ago; return its process."""
+    pid = tpux.supervisor()
+    os.kill(pid, signal.SIGSTOP)
+    at = time.monotonic() - 47
+    os.utime(address(tpux).parents[1] / "heartbeat", (at, at))
+    return pid
+
+
+def require_standing(tpux, running: subprocess.Popen[bytes], pid: int) -> None:
+    """Check that a command ends since the supervisor does not move, and that what it says to type helps."""
+    try:
+        _, err = running.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        os.kill(pid, signal.SIGKILL)
+        raise
+    assert running.returncode == 255
+    assert "worker 0: the supervisor has not moved for " in err.decode()
+    assert UNKNOWN in err.decode()
+    assert "hint: tpux supervisor restart --force" in err.decode()
+    tpux("supervisor", "restart", "--force")
+    assert not tpux.alive(pid)
+
+
+def test_a_copy_ends_when_the_supervisor_stands_still(tpux, slow_tar, job):
+    (tpux.work / "data").mkdir()
+    (tpux.work / "data/file").write_text("content\n")
+    (slow_tar / "hang").touch()
+    running = tpux.popen("cp", "-r", "data", f"{job}:copy", "--worker", "0")
+    tpux.until((slow_tar / "runs").exists)
+    require_standing(tpux, running, stand_still(tpux))
+    (slow_tar / "hang").unlink()
+
+
+def test_a_call_that_waits_until_it_can_send_ends_when_the_supervisor_stands_still(tpux, job):
+    script = f"""
+        from pathlib import Path
+        from tpux import api
+        connection = api.workers({int(job)})
+        host = connection.open(connection.worker(0))
+        Path("opened").touch()
+        while not Path("go").exists(): pass
+        host.put(bytes(100_000_000), "large")
+    """
+    environment = {**os.environ, **tpux.env, "TPUX_HOME": str(tpux.home)}
+    argv = [tpux.python, "-c", dedent(script)]
+    running = subprocess.Popen(argv, env=environment, cwd=tpux.work, stderr=subprocess.PIPE)
+    try:
+        tpux.until((tpux.work / "opened").exists)
+        stand_still(tpux)
+        (tpux.work / "go").touch()
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        os.kill(tpux.supervisor(), signal.SIGKILL)
+    assert b"OutcomeUnknownError: worker 0: the supervisor has not moved for" in err
+
+
+def test_exec_prints_a_long_line_with_one_prefix(tpux, job):
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo -n end"
+    assert tpux("exec", job, "--worker", "0", script).stdout == f"[0] {'x' * 3000000}\n[0] end\n"

@@ -99,6 +99,19 @@ def test_a_restart_of_several_jobs_resumes_those_that_had_not_succeeded(tpux):
     assert (tpux.show(done)["state"], tpux.show(done)["attempt"]) == ("succeeded", 1)
 
 
+def test_a_job_that_had_succeeded_is_not_restarted(world):
+    begin(world)
+    finish(world)
+    config = world.controller.record.directory / "config-2"
+    config.mkdir()
+    world.request("stop", ("resume", {"config": config.name}), keep_for=600)
+    world.until("succeeded")
+    world.steps()
+    assert (world.state.state, world.state.attempt, world.state.last_request_number) == ("succeeded", 1, 2)
+    assert not config.exists()
+    assert world.controller.record.directory.exists()
+
+
 def test_the_machines_of_a_job_that_had_succeeded_are_released(world):
     begin(world)
     finish(world)

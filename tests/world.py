@@ -188,8 +188,8 @@ class World:
         for _ in range(number):
             self.controller.advance()
 
-    def request(self, action: str, **options) -> None:
-        requests.write(self.controller.record, action, **options)
+    def request(self, action: str, *then, **options) -> None:
+        requests.write(self.controller.record, action, *then, **options)
 
     def output(self, worker: int = 0, attempt: int = 1) -> str:
         log = self.controller.record.output_log(attempt or self.controller.record.state.attempt, worker)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.api.watch import watch
 from tpux.cli.common import (
     DryRun,
     JobsArg,
@@ -27,11 +28,15 @@ from tpux.cli.restart_request import (
     change_configs,
     discard_configs,
     report_changed_sources,
+    report_start,
     request_restart,
+    start_options,
 )
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
+    from tpux.model.json import JsonValue
+    from tpux.model.states import RequestAction
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -91,7 +96,7 @@ def restart(
         else:
             report_changed_sources(store, records, "restart")
         attempts = [record.state.attempt for record in records]
-        _stop_and_resume(store, records, configs, skip_setup=not setup)
+        _restart(store, records, configs, skip_setup=not setup)
         if follow:
             raise typer.Exit(follow_job(store, records[0], since=records[0].offset, first=attempts[0] + 1))
 
@@ -110,8 +115,8 @@ def _require_restartable(state: State, *, setup: bool) -> None:
         raise UsageError(f"job {job} is {state.state}: its program is not running", hint=hint)
 
 
-def _stop_and_resume(store: Store, records: Sequence[Record], configs: Mapping[str, str], *, skip_setup: bool) -> None:
-    """Stop jobs that have not ended, wait until they have, and request their resume on the same machines.
+def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str], *, skip_setup: bool) -> None:
+    """Request that jobs stop and resume on the same machines, and wait until each resume has taken effect.
 
     A job that turns out to have succeeded is left as it is, and named; if all have, that is an error.
 
@@ -125,31 +130,58 @@ def _stop_and_resume(store: Store, records: Sequence[Record], configs: Mapping[s
         UsageError: all jobs have succeeded.
         TpuxError: a job does not stop in time.
     """
-    from tpux.cli.follow import wait_until_ended
-    from tpux.cli.stop import STOP_TIMEOUT
-    from tpux.store import requests
+    from tpux.store import hooks, requests
     from tpux.supervisor import client
 
-    for record in records:
-        if not record.refresh().ended:
-            # Not `keep`: if this command dies before the resume, the machines must still be released.
-            requests.write(record, "stop", keep_for=KEEP_FOR)
+    requested: dict[Record, int] = {}
+    attempts = {record: record.refresh().attempt for record in records}
+    options = {record: start_options(record, configs, skip_setup=skip_setup) for record in records}
+    try:
+        for record in records:
+            if not record.state.ended:
+                hooks.start_trace(record.directory)
+                # One request: the supervisor starts the program again, whatever becomes of this command.
+                then: tuple[RequestAction, Mapping[str, JsonValue]] = ("resume", options[record])
+                requested[record] = requests.write(record, "stop", then, keep_for=KEEP_FOR)
+    except (OSError, TpuxError):
+        discard_configs([record for record in records if record not in requested], configs)
+        raise
     client.notify(store)
+    for record, number in requested.items():
+        _wait_for_resume(store, record, number)
+    succeeded = [
+        record
+        for record, attempt in attempts.items()
+        if record.refresh().state == "succeeded" and record.state.attempt == attempt
+    ]
     for record in records:
-        job = short_id(record.id)
-        try:
-            ended = wait_until_ended(store, record, timeout=STOP_TIMEOUT)
-        except KeyboardInterrupt:
-            ids = " ".join(short_id(each.id) for each in records)
-            say(f"the stop continues without this command; nothing starts the program again: tpux resume {ids}")
-            raise
-        if ended is None:
-            discard_configs(records, configs)
-            raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
-    stopped = [record for record in records if record.refresh().state != "succeeded"] or list(records)
-    for record in records:
-        if record not in stopped:
+        if record in succeeded and len(succeeded) < len(records):
             job = short_id(record.id)
-            discard_configs([record], configs)
             say(f"job {job} has succeeded before it was stopped; from scratch: tpux rerun {job}")
-    request_restart("resume", [record.id for record in stopped], skip_setup=skip_setup, configs=configs)
+        elif record in requested and record not in succeeded:
+            report_start(store, record, "resume", requested[record], options[record])
+    discard_configs(succeeded, configs)
+    ended = [record for record in records if record not in requested and record not in succeeded]
+    if ended or len(succeeded) == len(records):
+        ids = [record.id for record in ended or records]
+        request_restart("resume", ids, skip_setup=skip_setup, configs=configs)
+
+
+def _wait_for_resume(store: Store, record: Record, number: int) -> None:
+    """Wait until a request to start a job again has taken effect, or a later one has replaced it.
+
+    Raises:
+        TpuxError: the job does not stop in time.
+    """
+    from tpux.cli.stop import STOP_TIMEOUT
+
+    job = short_id(record.id)
+    try:
+        for state in watch(store, record, timeout=STOP_TIMEOUT, warn=say, notice=say):
+            if state.last_request_number >= number:
+                return
+    except KeyboardInterrupt:
+        say(f"the restart continues without this command: tpux logs -f {job}")
+        raise
+    message = f"job {job} is still {record.state.state}: its program starts again once it has stopped"
+    raise TpuxError(message, hint=f"tpux logs -f {job}; to leave it stopped: tpux stop {job}")

@@ -128,9 +128,7 @@ def _request_start(
     from tpux.store import requests
     from tpux.supervisor import client
 
-    skip: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
-    changes: dict[str, dict[str, JsonValue]] = {job: {"config": name} for job, name in configs.items()}
-    options = {record: {**skip, **changes.get(record.id, {})} for record in records}
+    options = {record: start_options(record, configs, skip_setup=skip_setup) for record in records}
     requested: dict[Record, int] = {}
     try:
         for record in records:
@@ -141,7 +139,19 @@ def _request_start(
     if records:
         client.notify(store)
     for record, number in requested.items():
-        _report_start(store, record, action, number, options[record])
+        report_start(store, record, action, number, options[record])
+
+
+def start_options(record: Record, configs: Mapping[str, str], *, skip_setup: bool) -> dict[str, JsonValue]:
+    """Return the options of the request that starts a job again.
+
+    Args:
+        record: the job.
+        configs: the directories of changed configs, by the job's id.
+        skip_setup: set up only what was updated since the last attempt.
+    """
+    skip: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
+    return {**skip, "config": configs[record.id]} if record.id in configs else skip
 
 
 def report_changed_sources(store: Store, records: Sequence[Record], action: str) -> None:
@@ -178,8 +188,15 @@ def _is_job(store: Store, word: str) -> bool:
     return True
 
 
-def _report_start(store: Store, record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:
+def report_start(store: Store, record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:
     """Wait until a request takes effect, and say when the job starts.
+
+    Args:
+        store: the store of the job.
+        record: the job.
+        action: how it starts.
+        number: the number of the request.
+        options: the options of the request.
 
     Raises:
         UsageError: the job was started meanwhile, with its former config; or its config is no longer valid.

@@ -237,6 +237,10 @@ class JobController:
             return Next()
         self.errors.retry_abandoned()
         state = turn.state
+        if state.state == "succeeded" and request.action == "resume":  # before the stop of a restart
+            if request.config:
+                discard_config(turn.record, request.config)
+            return Next()
         why = describe_start(state, from_scratch=state.scratch_after(request.action))
         if state.ended:
             if request.config:

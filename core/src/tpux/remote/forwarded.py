@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -26,6 +27,7 @@ from tpux.model.host import CHUNK_SIZE
 from tpux.model.json import JsonValue
 from tpux.model.machines import Worker
 from tpux.model.steps import Result
+from tpux.store import heartbeat
 
 GREETING_TIMEOUT = 2.0
 """Seconds that the supervisor has to answer a command, which else connects by itself."""
@@ -35,6 +37,10 @@ ANSWER_MARGIN = 30.0
 """Seconds after the timeout of a call until a supervisor that has not said how it ended counts as lost."""
 COPY_TIMEOUT = 24 * 3600.0
 """The timeout of what has none of its own."""
+LOOK_EVERY = 1.0
+"""Seconds without a frame of the supervisor after which its heartbeat is looked at."""
+LOOKS = 3
+"""Looks in a row that find it without one: this process may have been stopped as long as the supervisor."""
 UNKNOWN_OUTCOME = 255
 """The exit code of a command if it is unknown whether what it began has run to its end, as that of ssh."""
 _PEER = struct.Struct("3i")
@@ -44,16 +50,41 @@ _ERRORS: Mapping[str, type[TpuxError]] = {"unreachable": HostUnreachableError, "
 
 
 class OutcomeUnknownError(HostUnreachableError):
-    """The supervisor has ended during a call, which may have run to its end or not."""
+    """The supervisor has ended or does not move during a call, which may have run to its end or not."""
 
-    def __init__(self, worker: Worker, why: str) -> None:
+    def __init__(self, worker: Worker, why: str, hint: str = "") -> None:
         message = f"{why}: whether it ran to its end is unknown"
-        super().__init__(message, where=f"worker {worker.index}")
+        super().__init__(message, where=f"worker {worker.index}", hint=hint)
         self.exit_code = UNKNOWN_OUTCOME
 
 
 class _UnavailableError(Exception):
     """The supervisor does not connect to this worker for others."""
+
+
+class _SupervisorLink(Link):
+    """The connection of this process to the supervisor.
+
+    Attributes:
+        silence: for how many seconds the supervisor had not moved, if that has ended the connection.
+    """
+
+    silence = 0.0
+
+    def wait_for(self, connection: socket.socket, supervisor: Path) -> None:
+        """Wait until the supervisor has sent something.
+
+        Raises:
+            LinkError: it does not move.
+        """
+        looks, received = 0, select.poll()
+        received.register(connection, select.POLLIN)
+        while not received.poll(LOOK_EVERY * 1000):
+            silence = heartbeat.silence(supervisor)
+            looks = looks + 1 if silence else 0
+            if looks == LOOKS:
+                self.silence = silence
+                raise LinkError("it does not move")
 
 
 class ForwardedHost:
@@ -65,7 +96,7 @@ class ForwardedHost:
         opened: the supervisor's answer to `open`.
     """
 
-    def __init__(self, link: Link, worker: Worker, opened: Mapping[str, JsonValue]) -> None:
+    def __init__(self, link: _SupervisorLink, worker: Worker, opened: Mapping[str, JsonValue]) -> None:
         self.worker = worker
         home = opened.get("local_home")
         self.local_home = Path(home) if isinstance(home, str) else None
@@ -134,7 +165,7 @@ class ForwardedHost:
 
         Raises:
             TpuxError, OSError: what the method raised.
-            OutcomeUnknownError: the supervisor has ended.
+            OutcomeUnknownError: the supervisor has ended, or does not move.
         """
         try:
             call = self._link.call(_encode({"operation": operation, "host": self._number, **values}))
@@ -144,6 +175,9 @@ class ForwardedHost:
                 call.send(Kind.STDIN)
             return answer_of(call, listen or (lambda _: None), timeout + ANSWER_MARGIN)
         except LinkError as error:
+            if silence := self._link.silence:
+                why, hint = f"the supervisor has not moved for {silence:.0f} s", "tpux supervisor restart --force"
+                raise OutcomeUnknownError(self.worker, why, hint) from error
             raise OutcomeUnknownError(self.worker, f"the supervisor has ended ({error})") from error
         except TimeoutError as error:
             raise OutcomeUnknownError(self.worker, "the supervisor does not answer") from error
@@ -193,7 +227,7 @@ def _encode(values: Mapping[str, object]) -> bytes:
     return json.dumps(values).encode()
 
 
-_links: dict[tuple[Path, int], Link] = {}
+_links: dict[tuple[Path, int], _SupervisorLink] = {}
 _linking = threading.Lock()
 
 
@@ -215,7 +249,7 @@ def open_forwarded(address: Path, job: str, worker: Worker) -> ForwardedHost | N
     return None
 
 
-def _link(address: Path) -> Link:
+def _link(address: Path) -> _SupervisorLink:
     """Return this process's connection to the supervisor."""
     with _linking:
         key = (address, os.getpid())
@@ -225,20 +259,28 @@ def _link(address: Path) -> Link:
         return link
 
 
-def _connect(address: Path) -> Link:
+def _connect(address: Path) -> _SupervisorLink:
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(GREETING_TIMEOUT)
         with short_path(address) as path:
             connection.connect(path)
         require_same_user(connection)
-        link = Link(connection.recv, connection.sendall)
+
+        def read(size: int) -> bytes:
+            if connection.gettimeout() is None:
+                link.wait_for(connection, address.parents[1])
+            return connection.recv(size)
+
+        link = _SupervisorLink(read, connection.sendall)
         link.greet()
         connection.settimeout(None)
 
         def receive() -> None:
             with connection:
                 link.run()
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits until it can send
 
         threads.pool("supervisor").submit(receive)
     except BaseException:

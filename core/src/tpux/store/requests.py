@@ -1,8 +1,12 @@
-"""What users request of a job: `requests/NNNNNN.json`, one file each, which the job's turn applies in order."""
+"""What users request of a job: `requests/NNNNNN.json`, one file each, which the job's turn applies in order.
+
+The file of a restart has two requests, a stop and a resume.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = "requests"
 _STARTS = frozenset({"resume", "rerun", "setup"})
+_THEN = "then"
+"""The key of the second request of a file, whose number is that of the file; the first one's is the one before."""
 STOPPING = "stop requested"
 """The `why` of a job whose programs are being terminated."""
 STOPPED = "stopped by user"
@@ -27,12 +33,19 @@ SUCCEEDED = "its program had ended before the stop"
 """The `why` of a job that had succeeded when it was to be stopped."""
 
 
-def write(record: Record, action: RequestAction, **options: JsonValue) -> int:
+def write(
+    record: Record,
+    action: RequestAction,
+    then: tuple[RequestAction, Mapping[str, JsonValue]] | None = None,
+    /,
+    **options: JsonValue,
+) -> int:
     """Write a request to a job, after those that have not taken effect yet.
 
     Args:
         record: the job.
         action: what is requested.
+        then: what is requested next, with its options: either both are stored or none is.
         options: the options of the action, the fields of `tpux.model.events.RequestAccepted`.
 
     Returns:
@@ -53,10 +66,12 @@ def write(record: Record, action: RequestAction, **options: JsonValue) -> int:
             number = latest(record.directory)  # before the state: a request that is removed now is in the state
             if action != "delete":
                 require_not_deleted(record)
-            number = max(number, record.refresh().last_request_number) + 1
-            if action in _STARTS:  # before the supervisor has read it, which may take long
-                open_jobs.mark(open_jobs.mark_of(str(record.directory)))
+            number = max(number, record.refresh().last_request_number) + (1 if then is None else 2)
             data: dict[str, JsonValue] = {"action": action, "options": dict(options)}
+            if then is not None:
+                data[_THEN] = {"action": then[0], "options": dict(then[1])}
+            if action in _STARTS or then is not None:  # before the supervisor has read it, which may take long
+                open_jobs.mark(open_jobs.mark_of(str(record.directory)))
             files.write_atomic(directory / f"{number:06}.json", files.dump(data))
     except FileNotFoundError as error:
         raise UsageError(f"job {int(record.id)} was deleted") from error
@@ -89,7 +104,7 @@ def pending(record: Record) -> list[RequestAccepted]:
     # The holder of the lock has the current state, and may be writing it in another thread.
     last = (record.state if record.lock.held else record.refresh()).last_request_number
     found = [_read(record.directory / DIRECTORY, number) for number in numbers if number > last]
-    return [request for request in found if request is not None]
+    return [request for requests in found for request in requests if request.number > last]
 
 
 def latest(directory: Path) -> int:
@@ -123,14 +138,19 @@ def _numbers(directory: Path) -> list[int]:
     return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
 
 
-def _read(directory: Path, number: int) -> RequestAccepted | None:
-    """Return the request of this number; None if its file has gone or does not hold a valid one."""
+def _read(directory: Path, number: int) -> list[RequestAccepted]:
+    """Return the requests of the file of this number; none if it has gone or does not hold a valid one."""
+    if (data := files.load(directory / f"{number:06}.json")) is None:
+        return []
+    then = data.get(_THEN)
+    described = {number: data} if not isinstance(then, dict) else {number - 1: data, number: then}
+    return [request for each, one in described.items() if (request := _build(one, each)) is not None]
+
+
+def _build(data: Mapping[str, JsonValue], number: int) -> RequestAccepted | None:
     from tpux.model import events, json
     from tpux.model.states import RequestAction
 
-    path = directory / f"{number:06}.json"
-    if (data := files.load(path)) is None:
-        return None
     options = data.get("options")
     options = options if isinstance(options, dict) else {}
     known = {field.name for field in fields(events.RequestAccepted)} - {"number"}

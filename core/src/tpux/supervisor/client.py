@@ -62,9 +62,9 @@ def current_report(store: Store) -> Report:
 
 def stuck(store: Store, running: Status) -> str:
     """Return that a running supervisor does not move, and what to type; "" if it moves, or runs on another machine."""
-    from tpux.supervisor import heartbeat
+    from tpux.store import heartbeat
 
-    seconds = heartbeat.silence(Files(store.supervisor).heartbeat) if running.boot == boot_id() else 0
+    seconds = heartbeat.silence(store.supervisor) if running.boot == boot_id() else 0
     return f"the supervisor has not moved for {seconds:.0f} s: tpux supervisor restart --force" if seconds else ""
 
 

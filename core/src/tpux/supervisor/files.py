@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpux.store.heartbeat import FILE
+
 
 @dataclass(frozen=True)
 class Files:
@@ -65,7 +67,7 @@ class Files:
     @property
     def heartbeat(self) -> Path:
         """Its time is when the main loop moved last; see `tpux.supervisor.heartbeat`."""
-        return self.directory / "heartbeat"
+        return self.directory / FILE
 
     @property
     def warnings(self) -> Path:

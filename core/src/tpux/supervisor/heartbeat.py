@@ -1,8 +1,8 @@
-"""Whether the supervisor's main loop moves: a heartbeat that commands read, and a watchdog that replaces the process.
+"""Whether the supervisor's main loop moves: a heartbeat for commands, and a watchdog that replaces the process.
 
 The heartbeat is the time of a file, by CLOCK_MONOTONIC: all processes of a boot have the same one, it stands during a
 suspend, and it can be set on a full disk. The file's content is when the watchdog has replaced the process, so that the
-next process, of whatever version, knows it.
+next process, of whatever version, knows it; `store/heartbeat.py` reads the time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-STUCK_AFTER = 30.0
-"""Seconds without a heartbeat after which commands say so."""
 TICK = 1.0
 """Real seconds between two looks of the watchdog, and between two heartbeats."""
 TICKS = 60
@@ -37,18 +35,6 @@ def beat(path: Path) -> None:
         except FileNotFoundError:
             _write_times(path, [])
             os.utime(path, ns=(at, at))
-
-
-def silence(path: Path) -> float:
-    """Return for how many seconds the loop of the running supervisor, of this boot, has not moved; 0 if it moves.
-
-    Also 0 where that cannot be known, as on a file system that has become read-only.
-    """
-    try:
-        seconds = time.monotonic() - path.stat().st_mtime
-    except OSError:
-        return 0.0
-    return seconds if seconds > STUCK_AFTER and os.access(path, os.W_OK) else 0.0
 
 
 def replaced(path: Path) -> list[float]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tpux import Job
 
 app = new_app()
+_UNKNOWN = 255
+"""The exit code of an error after which it is unknown whether what was called has run to its end."""
 
 
 @app.command(epilog="Example: tpux sync 12 --restart -f\n\nExample: tpux sync 12 --branch main")
@@ -126,6 +128,9 @@ def _send(job: Job, snapshot: str, size: int, *, restarts: bool) -> None:
         worker = f"worker {index}: "
         say(f"warning: {worker}{str(error).removeprefix(worker)}")
     shown = int(job.id)
+    if any(error.exit_code == _UNKNOWN for error in failed.values()):  # no restart: it would hide that
+        problem, hint = "whether the workers have the new code is unknown", f"send it again: tpux sync {shown}"
+        raise TpuxError(problem, hint=hint, exit_code=_UNKNOWN)
     if failed and len(failed) == len(answers):
         say(f"sent to no worker: the set-up sends it when the job has workers that answer; see: tpux show {shown}")
         return

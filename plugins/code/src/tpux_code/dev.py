@@ -120,9 +120,8 @@ class _Follower:
         """Send the code and start the program with it, as soon as a restart under way has started it."""
         while self._is_running() and self._is_restarting():
             time.sleep(_LOOK_EVERY)
-        while (info := api.job(self._job)).state in _MOVES:
-            time.sleep(_LOOK_EVERY)
-        self._restarts_after = info.attempt
+        for info in api.follow(self._job, lambda info: info.state not in _MOVES, note=say):
+            self._restarts_after = info.attempt
         self.run("sync", self._job, "--restart", "-f")
 
     def final_code(self) -> int | None:

@@ -222,4 +222,6 @@ def _report(answers: Mapping[int, TpuxError | None], what: str) -> None:
         api.say(f"{what} worker {', '.join(str(index) for index in answers if index not in failed)}")
     if failed:
         hint = next((error.hint for error in failed.values() if error.hint), "")
-        raise TpuxError("\n".join(f"worker {index}: {error.message}" for index, error in failed.items()), hint=hint)
+        message = "\n".join(f"worker {index}: {error.message}" for index, error in failed.items())
+        # 255 if the supervisor ended meanwhile: it may have been copied or not.
+        raise TpuxError(message, hint=hint, exit_code=max(error.exit_code for error in failed.values()))

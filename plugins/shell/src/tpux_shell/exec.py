@@ -77,7 +77,7 @@ def exec(  # noqa: A001
     beside = not host and not connection.machines
     script = command[0] if len(command) == 1 else shlex.join(command)
     running = RemoteCommand(connection, select_workers(connection, worker), script, timeout, beside=beside)
-    outcomes = running.run(None if json else _print)
+    outcomes = running.run(None if json else _Printer())
     for index, outcome in outcomes.items():
         if outcome.problem:
             api.say(f"worker {index}: {outcome.problem}")
@@ -92,7 +92,26 @@ def exec(  # noqa: A001
     raise typer.Exit(worst(outcomes))
 
 
-def _print(index: int, lines: bytes) -> None:
-    prefix = worker_prefix(index)
-    sys.stdout.buffer.write(b"".join(prefix + line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")))
-    sys.stdout.buffer.flush()
+class _Printer:
+    """Prints the lines of several workers; a long line, in pieces, has one prefix unless another worker interrupts."""
+
+    def __init__(self) -> None:
+        self._open: int | None = None
+        self._interrupted: set[int] = set()
+
+    def __call__(self, index: int, lines: bytes) -> None:
+        """Print lines of a worker, and a piece of a line that goes on if they do not end with a newline."""
+        prefix, ended = worker_prefix(index), lines.endswith(b"\n")
+        if index in self._interrupted and lines.startswith(b"\n"):  # the line ended where it was interrupted
+            lines = lines[1:]
+        self._interrupted.discard(index)
+        if not lines:
+            return
+        begin = b"" if self._open == index else prefix
+        if self._open is not None and self._open != index:
+            self._interrupted.add(self._open)
+            begin = b"\n" + begin
+        body = lines.removesuffix(b"\n").replace(b"\n", b"\n" + prefix)
+        self._open = None if ended else index
+        sys.stdout.buffer.write(b"".join([begin, body, b"\n" if ended else b""]))
+        sys.stdout.buffer.flush()

@@ -13,6 +13,8 @@ from tpux.api import JobConnection
 
 TIMED_OUT = 124
 UNREACHABLE = 255
+LONGEST_LINE = 1024 * 1024
+"""Bytes of a line that are kept until its end has come: a line may be as long as a file."""
 Listener = Callable[[int, bytes], None]
 
 
@@ -61,8 +63,8 @@ class RemoteCommand:
         """Run the script on all workers in parallel.
 
         Args:
-            listen: receives each worker's complete lines as they come; calls do not overlap. Without it, the output is
-                kept.
+            listen: receives each worker's lines as they come, complete but for those longer than `LONGEST_LINE`, whose
+                pieces end with no newline; calls do not overlap. Without it, the output is kept.
 
         Returns:
             The outcome on each worker.
@@ -123,19 +125,28 @@ class RemoteCommand:
 
 
 class _Lines:
-    """Splits a stream into complete lines."""
+    """Splits a stream into complete lines, and a line that is longer than `LONGEST_LINE` into pieces."""
 
     def __init__(self) -> None:
-        self._rest: list[bytes] = []  # joined once: a line of 50 MB has a thousand chunks
+        self._rest = bytearray()
+        self._continues = False
+        """The last piece was not the end of its line."""
 
     def complete(self, data: bytes, *, last: bool) -> bytes:
-        """Return the lines that this chunk completes, or all that is left if it is the last one."""
-        end = len(data) if last else data.rfind(b"\n") + 1
-        self._rest.append(data[:end] if end or last else data)
-        if not end and not last:
-            return b""
-        lines = b"".join(self._rest)
-        self._rest = [data[end:]]
+        """Return the lines that this chunk completes, or all there is if it is the last one or its line too long.
+
+        What does not end with a newline is continued by what is returned next.
+        """
+        newline = data.rfind(b"\n") + 1
+        end = newline and len(self._rest) + newline
+        self._rest += data
+        if last and (self._rest or self._continues) and not self._rest.endswith(b"\n"):
+            self._rest += b"\n"
+        if last or len(self._rest) - end > LONGEST_LINE:
+            end = len(self._rest)
+        lines = bytes(self._rest[:end])
+        del self._rest[:end]
+        self._continues = not lines.endswith(b"\n") if lines else self._continues
         return lines
 
 
