@@ -90,12 +90,10 @@ def test_no_tpu_of_a_list_is_wrapped(tpux, tpu_emulator, size):
     tpux.env |= {"TPUX_GCP_ENDPOINT": cloud.url, "CLOUDSDK_CONFIG": str(tpux.work), "GOOGLE_CLOUD_PROJECT": "emulated"}
     api, name = Api(Place("emulated", endpoint=cloud.url)), f"{NAME}-000012"
     labels = {"tpux-job": "000012", "tpux-user": "a-user-of-this-store"}
-    scheduling = {"schedulingConfig": {"preemptible": True}}
     node = {
         "accelerator_type": "v5litepod-16",
         "runtime_version": "v2-alpha-tpuv5-lite",
         "labels": labels,
-        **scheduling,
     }
     api.create_node(Location("emulated", "us-central1-a"), name, node)
     cloud.wait_for(name, "READY")

@@ -10,10 +10,14 @@ from tpux.api import JobInfo
 from tpux.api.text import cell_width, describe_failure, fit, format_age, printable
 
 ACTIVE = ("running", "setting-up", "provisioning", "pending", "recovering", "stopping")
-COLUMNS = ("id", "name", "state", "for", "tpu", "try", "progress", "last line")
-LEFT_OUT_FIRST = ("progress", "try", "tpu", "last line")
+COLUMNS = ("id", "name", "user", "state", "for", "tpu", "zone", "workers", "try", "progress", "tags", "last line")
+REQUIRED = ("id", "name", "state", "for")
+WIDE = ("user", "tags", "zone", "workers")
+"""The columns that are shown only where the last line has enough space beside them, the least important one first."""
+ENOUGH_LAST = 40
+LEFT_OUT_FIRST = (*WIDE, "progress", "try", "tpu", "last line")
 """The columns that a narrow terminal does not show, the least important one first."""
-LONGEST = {"name": 24, "tpu": 12, "progress": 24}
+LONGEST = {"name": 24, "user": 12, "tpu": 12, "zone": 16, "progress": 24, "tags": 24}
 """Cells of these columns are cut to this width."""
 LEAST_LAST = 12
 GAP = 2
@@ -41,11 +45,15 @@ class Job:
         cells = {
             "id": str(int(info.id)),
             "name": info.name,
+            "user": info.user,
             "state": info.state,
             "for": format_age(max(0.0, now - info.since)),
             "tpu": info.accelerator or "",
+            "zone": info.zone or "",
+            "workers": str(info.workers) if info.workers > 1 else "",
             "try": str(info.attempt) if info.attempt > 1 else "",
             "progress": str(info.progress or "").partition(", ")[0],  # the loss is in the last line
+            "tags": " ".join(info.tags),
             "last line": waits or (because if info.ended else self.last_line or because),
         }
         return {name: next(iter(printable(text).splitlines()), "") for name, text in cells.items()}
@@ -73,33 +81,55 @@ def summary(jobs: Sequence[JobInfo]) -> str:
     return f"{len(jobs)} job{'s' * (len(jobs) != 1)}" + (f": {', '.join(counts)}" if counts else "")
 
 
+def why_empty(words: str, *, failures: bool, count: int) -> str:
+    """Return why the table has no row, and what shows some."""
+    if not count:
+        return "no jobs; `tpux run CONFIG` starts one"
+    of_state = "failed or stopped " if failures else ""
+    ends = " and ".join([*(["Esc ends the filter"] if words else []), *(["z shows the others"] if failures else [])])
+    return f"no {of_state}job" + (f" matches {words!r}" if words else "") + f", of {count}; {ends}"
+
+
 def _rank(state: str) -> int:
     return (*ACTIVE, "failed", "stopped", "succeeded").index(state)
 
 
-def layout(cells: Sequence[dict[str, str]], width: int) -> dict[str, int]:
+def columns_of(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the columns that a list names, in its order; and what is wrong with it, "" if nothing is."""
+    names = tuple(filter(None, (name.strip().lower() for name in text.split(","))))
+    unknown = [name for name in names if name not in COLUMNS]
+    return names, f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}" if unknown else ""
+
+
+def layout(cells: Sequence[dict[str, str]], width: int, chosen: Sequence[str] = ()) -> dict[str, int]:
     """Return the columns that are shown, with their widths: empty ones are not, and those that do not fit neither.
 
     Args:
         cells: those of each job.
         width: the terminal's, in cells.
+        chosen: the columns, in their order; by default what there is space for.
     """
-    widths = {name: max([len(name), *(cell_width(row[name]) for row in cells)]) for name in COLUMNS}
+    widths = {name: max([len(name), *(cell_width(row[name]) for row in cells)]) for name in chosen or COLUMNS}
+    several = {row["user"] for row in cells}
     widths = {
         name: min(wide, LONGEST.get(name, wide))
         for name, wide in widths.items()
-        if name in ("id", "name", "state", "for") or any(row[name] for row in cells)
+        if name in (chosen or REQUIRED) or (any(row[name] for row in cells) and (name != "user" or len(several) > 1))
     }
     last = widths.pop("last line", None)
 
     def left() -> int:
-        return width - 1 - sum(widths.values()) - GAP * len(widths)
+        return width - 1 - sum(widths.values()) - GAP * (len(widths) - (not last))
 
     for name in LEFT_OUT_FIRST:
-        if left() >= (LEAST_LAST if last else 0):
+        enough = ENOUGH_LAST if name in WIDE and not chosen else LEAST_LAST
+        if left() >= (enough if last else 0):
+            if name in WIDE:
+                continue
             break
         widths.pop(name, None)
-    widths["name"] = max(8, min(widths["name"], widths["name"] + left()))
+    if "name" in widths:
+        widths["name"] = min(widths["name"], max(8, widths["name"] + left()))
     if last and left() >= LEAST_LAST:
         widths["last line"] = left()
     return widths
