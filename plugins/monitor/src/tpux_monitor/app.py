@@ -107,7 +107,10 @@ class Monitor(App[None]):
     Screen { layers: base; }
     #head, #rule, #foot { height: 1; }
     #foot { color: $text-muted; }
-    #table, #output { height: 1fr; scrollbar-size: 0 0; }
+    #top { height: auto; max-height: 60%; }
+    #table { height: auto; max-height: 100%; scrollbar-size: 0 0; }
+    #output { height: 1fr; scrollbar-size: 0 0; }
+    Monitor.small #top { height: 1fr; max-height: 100%; }
     Monitor.large #top { display: none; }
     Monitor.small #below { display: none; }
     Monitor.small.large #below { display: block; }
@@ -203,10 +206,21 @@ class Monitor(App[None]):
         old = time.monotonic() - self._read_at
         stale = f"  stale {old:.0f} s" if old > self._interval + STALE_AFTER else ""
         words = (f"  /{self._words}" if self._words else "") + ("  failures only" if self._failures else "")
-        text = f"tpux monitor  {rows.summary([job.info for job in self._jobs])}{words}{stale}  {self._problem}"
-        self._set("head", Text(text.rstrip(), style="bold red" if stale or self._problem else "bold", no_wrap=True))
-        keys = "" if self._readonly else "  s stop  r resume  R rerun  d delete"
-        self._set("foot", Text(self._said or f"? keys  / filter  Enter job  l output{keys}  q quit", no_wrap=True))
+        after = f"{words}{stale}" + (f"  {self._problem}" if self._problem else "")
+        infos, space = [job.info for job in self._jobs], self.size.width - cell_width(after)
+        title = "tpux monitor  " if cell_width(rows.summary(infos)) + 14 <= space else ""
+        text = title + rows.summary(infos, space) + after
+        self._set("head", Text(text, style="bold red" if stale or self._problem else "bold", no_wrap=True))
+        self._set("foot", Text(self._said or self._keys(), no_wrap=True))
+
+    def _keys(self) -> str:
+        """Return the keys that there is space for."""
+        keys = ["? keys", "/ filter", "l output", "Enter job"]
+        keys += [] if self._readonly else ["s stop", "r resume", "R rerun", "d delete"]
+        keys.append("q quit")
+        while len("  ".join(keys)) > self.size.width and len(keys) > 2:
+            keys.pop(-2 if len(keys) < 6 else 2)
+        return "  ".join(keys)
 
     def _set(self, name: str, text: Text) -> None:
         for static in self.query(f"#{name}").results(Static):
@@ -258,7 +272,8 @@ class Monitor(App[None]):
         width = max(1, self.size.width)
         if self._wrap:
             text = [line[at : at + width] for line in text for at in range(0, max(1, len(line)), width)]
-        what = f"{int(job.info.id)} output, worker {worker} of {len(workers)}" if job and workers else "no output yet"
+        what = f"output, worker {worker} of {len(workers)}" if workers else "no output yet"
+        what = f"{int(job.info.id)} {what}" if job else what
         shown = {"0": "", "1": ", its beginning"}
         what += shown.get(self._period) or (f", last {SINCE[self._period] / 60:.0f} min" if since else "")
         follows = ", following" if self._follow else ""

@@ -19,6 +19,8 @@ LEFT_OUT_FIRST = (*WIDE, "progress", "try", "tpu", "last line")
 """The columns that a narrow terminal does not show, the least important one first."""
 LONGEST = {"name": 24, "user": 12, "tpu": 12, "zone": 16, "progress": 24, "tags": 24}
 """Cells of these columns are cut to this width."""
+LEAST_NAME = 12
+"""Cells that a name is shortened to before a column is left out."""
 LEAST_LAST = 12
 GAP = 2
 ORDERS: dict[str, Callable[[JobInfo], tuple[object, ...]]] = {
@@ -74,11 +76,19 @@ def _has(job: JobInfo, word: str) -> bool:
     return word in job.name or word == str(int(job.id))
 
 
-def summary(jobs: Sequence[JobInfo]) -> str:
-    """Return how many jobs there are of each state, such as `12 jobs: 3 running, 1 failed`."""
+def summary(jobs: Sequence[JobInfo], width: int | None = None) -> str:
+    """Return how many jobs there are of each state, such as `12 jobs: 3 running, 1 failed`.
+
+    Args:
+        jobs: the jobs.
+        width: the cells that there are; the last states are left out beyond that.
+    """
     states = [job.state for job in jobs]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states, key=_rank))]
-    return f"{len(jobs)} job{'s' * (len(jobs) != 1)}" + (f": {', '.join(counts)}" if counts else "")
+    text = f"{len(jobs)} job{'s' * (len(jobs) != 1)}" + (f": {', '.join(counts)}" if counts else "")
+    while width is not None and cell_width(text) > width and ", " in text:
+        text = text.removesuffix(", …").rpartition(", ")[0] + ", …"
+    return text
 
 
 def why_empty(words: str, *, failures: bool, count: int) -> str:
@@ -91,7 +101,9 @@ def why_empty(words: str, *, failures: bool, count: int) -> str:
 
 
 def _rank(state: str) -> int:
-    return (*ACTIVE, "failed", "stopped", "succeeded").index(state)
+    """Return the place of a state among the counts: what a user has to look after comes first."""
+    first = ("running", "failed", "recovering")
+    return (*first, *(name for name in (*ACTIVE, "stopped", "succeeded") if name not in first)).index(state)
 
 
 def columns_of(text: str) -> tuple[tuple[str, ...], str]:
@@ -123,13 +135,12 @@ def layout(cells: Sequence[dict[str, str]], width: int, chosen: Sequence[str] = 
 
     for name in LEFT_OUT_FIRST:
         enough = ENOUGH_LAST if name in WIDE and not chosen else LEAST_LAST
-        if left() >= (enough if last else 0):
-            if name in WIDE:
-                continue
-            break
-        widths.pop(name, None)
+        from_name = 0 if name in WIDE else max(0, widths.get("name", 0) - LEAST_NAME)
+        if left() + from_name < (enough if last else 0):
+            widths.pop(name, None)
     if "name" in widths:
-        widths["name"] = min(widths["name"], max(8, widths["name"] + left()))
+        lacking = max(0, (LEAST_LAST if last and left() + widths["name"] - LEAST_NAME >= LEAST_LAST else 0) - left())
+        widths["name"] = min(widths["name"], max(8, widths["name"] - lacking))
     if last and left() >= LEAST_LAST:
         widths["last line"] = left()
     return widths
@@ -137,9 +148,10 @@ def layout(cells: Sequence[dict[str, str]], width: int, chosen: Sequence[str] = 
 
 def line(cells: dict[str, str], widths: dict[str, int], mark: str = " ") -> str:
     """Return a row as text; `mark` stands in front of it."""
-    return mark + (" " * GAP).join(_pad(cells[name], width) for name, width in widths.items())
+    return mark + (" " * GAP).join(_pad(cells[name], width, name) for name, width in widths.items())
 
 
-def _pad(text: str, width: int) -> str:
-    cut = text if cell_width(text) <= width else fit(text, width - 1) + "…"
+def _pad(text: str, width: int, column: str) -> str:
+    end = text[-(width // 2) :] if column == "name" and text.isascii() else ""  # those of a series differ there
+    cut = text if cell_width(text) <= width else fit(text, width - 1 - len(end)) + "…" + end
     return cut + " " * (width - cell_width(cut))
