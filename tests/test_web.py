@@ -107,7 +107,13 @@ def test_every_other_method_is_refused(acting):
 NOTHING = (
     *("/api/jobs/../../etc/passwd", "/static/../guard.py", "/static/..%2fguard.py", "/static/vendor/VENDOR"),
     *("/static//etc/passwd", "/static/%2fetc%2fpasswd", "/jobs/1e1", "/jobs/-1", "/jobs/1%00"),
-    *("/api/jobs/x/log/1/0/5", "/api/jobs/1/log/1/-1/5", "/api/jobs/llama/actions/stop", "/api/jobs/1/actions/run"),
+    *(
+        "/api/jobs/x/log/1/0/5",
+        "/api/jobs/llama/log/1/0/5",
+        "/api/jobs/1/log/1/-1/5",
+        "/api/jobs/llama/actions/stop",
+        "/api/jobs/1/actions/run",
+    ),
     *("/api/nothing", "/docs", "/api/jobs/" + "1" * 150 + "/actions/stop", "/" + "x" * 5000),
     *("http://evil.example/api/nothing", "//api/stream"),
 )
