@@ -20,6 +20,7 @@ IMAGES = Path(__file__).parent.parent / "docs/images"
 TPUX = Path(sys.executable).parent / "tpux"
 TRAIN = """\
 job: {{name: {name}}}
+tpu: {{accelerator: v4-8}}
 command:
   cmd: |
     python3 - <<'EOF'
@@ -57,6 +58,7 @@ def main() -> None:
             server.terminate()
             server.wait(30)
             subprocess.run([TPUX, "delete", "-y", *ids], env=env, check=True)
+            subprocess.run([TPUX, "supervisor", "stop"], env=env, check=True)  # it writes into the directory
 
 
 def take(address: str, job: int) -> None:
@@ -68,12 +70,17 @@ def take(address: str, job: int) -> None:
         page = browser.new_page(viewport={"width": 1000, "height": 350})
         page.goto(address.replace("/#", "/jobs#"))
         page.locator("tbody tr").nth(2).wait_for()
-        page.screenshot(path=IMAGES / "web-jobs.png")
+        page.screenshot(path=IMAGES / "web-jobs.png", full_page=True)  # however high the table is
         page.set_viewport_size({"width": 1000, "height": 1500})
         page.goto(f"{address.partition('#')[0]}jobs/{job}")
         page.locator(".chart").first.wait_for()
         page.wait_for_timeout(1000)
-        page.screenshot(path=IMAGES / "web-job.png")
+        chart = page.locator(".chart").first.bounding_box()
+        assert chart is not None
+        end = chart["y"] + chart["height"] + 16
+        page.screenshot(
+            path=IMAGES / "web-job.png", full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": end}
+        )
         browser.close()
 
 

@@ -97,6 +97,12 @@ def test_who_holds_what_until_when_and_at_what_price(paid):
         assert terminal.end() == 0
         assert [line.split()[0] for line in terminal.lines][:5] == ["TYPE", "v4-16", "v4-16", "v6e-8", "held:"]
         assert "28.50" in terminal.lines[1], "a row takes one line"
+        ids = f"{int(first)} loop, {int(second)} loop" if width == 80 else f"{int(first)}, {int(second)} "
+        assert ids in terminal.lines[1], "each job is named"
+        words = " ".join(terminal.lines[4:])
+        assert words == "held: 8 workers (6 running, 2 idle); jobs: 1 queued, 1 pending; 38.00 per hour", (
+            "between words"
+        )
     paid("stop", kept, "--keep")
     assert rows(paid)[0][1]["RELEASED"] == "by hand"
 

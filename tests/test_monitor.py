@@ -130,6 +130,54 @@ def test_which_part_of_the_output_is_shown(tpux, job):
     drive(steps)
 
 
+def test_the_columns_are_chosen(tpux, job):
+    tpux("tag", job, "+baseline")
+
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "LAST LINE", "step 7")
+        await pilot.press("c", *"id,name,tags,nonsense", "enter")
+        await until(app, pilot, "no column 'nonsense'; there are id, name,", "LAST LINE")
+        await pilot.press("c", *"id,name,tags", "enter")
+        await until(app, pilot, "ID  NAME   TAGS", f"{int(job)}   llama  baseline")
+        assert "LAST LINE" not in text(app)
+        await pilot.press("c", *["backspace"] * 20, "escape")
+        await until(app, pilot, "ID  NAME   TAGS")
+        await pilot.press("c", *["backspace"] * 20, "enter")
+        await until(app, pilot, "STATE", "LAST LINE")
+
+    drive(steps)
+
+
+def test_enter_shows_the_job_with_its_config(tpux, job):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "step 7")
+        await pilot.press("enter")
+        await until(
+            app, pilot, f"$ tpux show {int(job)}", "attempts: ", f"$ tpux config show {int(job)}", "exec sleep 300"
+        )
+        assert "LAST LINE" not in text(app)
+        await pilot.press("escape")
+        await until(app, pilot, "LAST LINE", "step 7")
+
+    drive(steps, (100, 80))
+
+
+def test_lines_of_output_with_their_times(tpux, job):
+    [log] = (tpux.directory(job) / "logs").rglob("command_worker_0.log")
+
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "step 7")
+        first, second = (time.mktime((2026, 1, 2, hour, 4, 5, 0, 0, -1)) for hour in (3, 14))
+        log.write_text("step 7\nstep 8\nstep 9\n")
+        log.with_suffix(".times").write_text(f"{first} 0\n{second} 14\n")
+        await pilot.press("t")
+        await until(app, pilot, "\n03:04:05 step 7\n03:04:05 step 8\n14:04:05 step 9")
+        await pilot.press("t")
+        await until(app, pilot, "\nstep 7\nstep 8\nstep 9")
+
+    drive(steps)
+
+
 def test_a_readonly_monitor_changes_nothing(tpux, job):
     async def steps(app, pilot) -> None:
         await until(app, pilot, "running")
@@ -144,9 +192,13 @@ def test_a_filter_is_typed_and_left(job):
     async def steps(app, pilot) -> None:
         await until(app, pilot, "running")
         await pilot.press("slash", *"!llama", "enter")
-        await until(app, pilot, "no output yet")
+        await until(app, pilot, "no output yet", "no job matches '!llama', of 1; Esc ends the filter")
         assert "running  " not in text(app).partition("\n")[2]
         await pilot.press("escape")
+        await until(app, pilot, "step 7")
+        await pilot.press("z")
+        await until(app, pilot, "1 running  failures only", "no failed or stopped job, of 1; z shows the others")
+        await pilot.press("z")
         await until(app, pilot, "step 7")
 
     drive(steps)
@@ -170,10 +222,20 @@ def test_old_data_are_marked(job, monkeypatch):
     drive(steps, (120, 24))
 
 
+def test_a_look_that_ends_as_the_monitor_is_left(job):
+    async def steps(app, pilot) -> None:
+        await until(app, pilot, "running")
+        await app.screen.remove_children()
+        app.draw()
+
+    drive(steps)
+
+
 def test_once_prints_text(tpux, job):
     printed = tpux("monitor", "--once")
     assert "1 job: 1 running" in printed.stderr
     assert printed.stdout.splitlines()[1].split()[1:3] == ["llama", "running"]
+    assert "no job matches 'state:failed'" in tpux("monitor", "--once", "--filter", "state:failed").stderr
     refused = tpux("monitor", code=2)
     assert "tpux monitor --once" in refused.stderr
 

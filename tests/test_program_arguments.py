@@ -98,6 +98,20 @@ def test_which_words_are_the_config_s(tpux):
     assert "x: file not found" in tpux("create", "--", "x", code=2).stderr
 
 
+def test_a_warning_about_an_argument_is_said_where_it_was_typed(tpux):
+    text, warning = "command: {cmd: 'echo ${args}; exit 3'}\n", "name=... is an argument of the program"
+    said = tpux("create", tpux.config(text), "name=x").stderr
+    assert warning in said
+    tpux("wait", "1", code=100)
+    said = tpux("rerun", "1", "lr=1").stderr
+    assert "arguments of the program: name=x lr=1" in said
+    assert warning not in said
+    tpux("wait", "1", code=100)
+    said = tpux("rerun", "1", "zone=a").stderr
+    assert "zone=... is an argument of the program" in said
+    assert warning not in said
+
+
 def test_a_secret_is_refused(tpux):
     tpux.env["KEY"] = "very-secret"
     error = tpux("config", "check", tpux.config(CONFIG), "key=${env:KEY}", code=2).stderr

@@ -8,6 +8,12 @@ import pytest
 
 from tests.test_terminal import Terminal
 from tpux.api.text import cell_width
+from tpux_emulator.testing import tpu_emulator
+from tpux_gcp.api import Api
+from tpux_gcp.credentials import Place
+from tpux_gcp.resource import Location
+
+__all__ = ["tpu_emulator"]
 
 NAME = "a-rather-long-name-of-a-job-whose-end-is-lr-3e-4"
 CONFIG = f"""
@@ -76,3 +82,27 @@ def test_the_list_says_how_far_a_program_has_come_of_its_total(tpux, job):
     assert "  42% 4200/10000  " in row
     assert tpux.json("list")[0]["progress"]["total"] == 10000
     assert "progress:     42% 4200/10000, loss 2.31\n" in tpux("show", job).stdout
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+def test_no_tpu_of_a_list_is_wrapped(tpux, tpu_emulator, size):
+    cloud = tpu_emulator(workers=False)
+    tpux.env |= {"TPUX_GCP_ENDPOINT": cloud.url, "CLOUDSDK_CONFIG": str(tpux.work), "GOOGLE_CLOUD_PROJECT": "emulated"}
+    api, name = Api(Place("emulated", endpoint=cloud.url)), f"{NAME}-000012"
+    labels = {"tpux-job": "000012", "tpux-user": "a-user-of-this-store"}
+    node = {
+        "accelerator_type": "v5litepod-16",
+        "runtime_version": "v2-alpha-tpuv5-lite",
+        "labels": labels,
+    }
+    api.create_node(Location("emulated", "us-central1-a"), name, node)
+    cloud.wait_for(name, "READY")
+    tpux("tpu", "create", "mine", "--type", "v4-8", "--zone", "us-central2-b")
+    lines = shown(tpux, "tpu", "list", size=size)
+    assert [line for line in lines if cell_width(line) > size[0]] == []
+    head, *rows = (line for line in lines if line and not line.startswith("tpux: "))
+    assert head.split()[0] == "NAME"
+    assert {row.split()[1] for row in rows} == {"us-central1-a", "us-central2-b"}
+    assert all("READY" in row for row in rows)
+    assert any(" 12 " in f"{row} " for row in rows), "the job of the first one"
+    assert any("…" in row for row in rows) is (size[0] == 80)

@@ -57,6 +57,9 @@ def test_any_port_of_this_machine_is_its_name_and_nothing_else(web):
     for host in OTHERS:
         for path in (*OPEN, *DATA):
             assert web(path, Host=host).code in (400, 403), (host, path)
+    with socket.create_connection(("127.0.0.1", web.port), timeout=60) as old:  # HTTP/1.0 needs no Host
+        old.sendall(b"GET /jobs HTTP/1.0\r\n\r\n")
+        assert b" 403 " in old.recv(100)
 
 
 def test_another_origin_is_refused(acting):
@@ -97,13 +100,20 @@ def test_every_other_method_is_refused(acting):
     same = {"Origin": f"http://127.0.0.1:{acting.port}", "Sec_Fetch_Site": "same-origin"}
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "POST"):
         for path in (*OPEN, *DATA[:2], *([DATA[2]] if method != "POST" else [])):
-            assert acting(path, method, **same).code == 405, (method, path)
+            answer = acting(path, method, **same)
+            assert (answer.code, answer.json()) == (405, {"error": "this method is not allowed"}), (method, path)
 
 
 NOTHING = (
     *("/api/jobs/../../etc/passwd", "/static/../guard.py", "/static/..%2fguard.py", "/static/vendor/VENDOR"),
     *("/static//etc/passwd", "/static/%2fetc%2fpasswd", "/jobs/1e1", "/jobs/-1", "/jobs/1%00"),
-    *("/api/jobs/x/log/1/0/5", "/api/jobs/1/log/1/-1/5", "/api/jobs/llama/actions/stop", "/api/jobs/1/actions/run"),
+    *(
+        "/api/jobs/x/log/1/0/5",
+        "/api/jobs/llama/log/1/0/5",
+        "/api/jobs/1/log/1/-1/5",
+        "/api/jobs/llama/actions/stop",
+        "/api/jobs/1/actions/run",
+    ),
     *("/api/nothing", "/docs", "/api/jobs/" + "1" * 150 + "/actions/stop", "/" + "x" * 5000),
     *("http://evil.example/api/nothing", "//api/stream"),
 )
@@ -114,6 +124,7 @@ def test_what_is_no_page_is_not_there(web):
         answer = web(path)
         assert answer.code in (400, 404, 414), (path[:60], answer.body)
         assert b"root:" not in answer.body
+    assert web("/" + "x" * 5000).code == 414
 
 
 def test_every_answer_says_what_the_browser_must_not_do(web):
@@ -125,6 +136,8 @@ def test_every_answer_says_what_the_browser_must_not_do(web):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert answer.headers["Cache-Control"] == "no-store"
+        for name in ("Cross-Origin-Opener-Policy", "Cross-Origin-Resource-Policy"):
+            assert answer.headers[name] == "same-origin"
         names = {name.lower() for name in answer.headers}
         assert not any(name.startswith("access-control") or name in ("set-cookie", "server") for name in names)
 

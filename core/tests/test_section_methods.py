@@ -43,6 +43,7 @@ def fail() -> object:
     [
         ("warnings", "command: {cmd: x}"),
         ("exposed_keys", "command: {cmd: x}"),
+        ("secret_keys", "command: {cmd: x}"),
         ("needs_finished_by", "command: {cmd: x}"),
         ("never_finished", FINISHED),
     ],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpux import Progress
 from tpux.api import JobInfo
 from tpux.api.text import cell_width
 from tpux_monitor.output import last_line, tail
@@ -50,6 +51,26 @@ def test_a_row_is_as_wide_as_the_terminal_at_most(width, names, why):
     least = 1 + sum(wide for name, wide in widths.items() if name != "name") + 8 + 2 * (len(widths) - 1)
     for row in cells:
         assert cell_width(line(row, widths)) <= max(width, least)
+
+
+def test_a_narrow_terminal_shortens_names_in_their_middle_before_it_leaves_progress_out():
+    info = replace(
+        INFO, name="llama-large-batch-lr-3e-4", progress=Progress(step=4200, total=10000), zone="us-central2-b"
+    )
+    cells = [Job(info, "step 4200 of 10000 loss 2.31").cells(now=200.0)]
+    wide, narrow = layout(cells, 160), layout(cells, 80)
+    assert [*wide] == ["id", "name", "state", "for", "tpu", "zone", "workers", "try", "progress", "tags", "last line"]
+    assert [*narrow] == ["id", "name", "state", "for", "tpu", "try", "progress", "last line"]
+    assert "llama-…r-3e-4" in line(cells[0], layout(cells, 74))
+    assert [*layout(cells, 80, ("name", "tags", "zone"))] == ["name", "tags", "zone"]
+    assert "progress" not in layout(cells, 50)
+
+
+def test_the_counts_that_matter_stay_on_a_narrow_terminal():
+    states = ("succeeded", "stopped", "pending", "recovering", "failed", "running")
+    jobs = [replace(INFO, state=state) for state in states]
+    assert summary(jobs) == "6 jobs: 1 running, 1 failed, 1 recovering, 1 pending, 1 stopped, 1 succeeded"
+    assert summary(jobs, 50) == "6 jobs: 1 running, 1 failed, 1 recovering, …"
 
 
 def test_the_end_of_a_file_without_what_controls_a_terminal(tmp_path):

@@ -232,6 +232,21 @@ def test_brevo_gets_the_mail_by_its_api_and_the_key_is_nowhere_else(tpux, http):
     assert all(path.stat().st_mode & 0o077 == 0 for path in found)
 
 
+def test_the_key_of_brevo_itself_in_a_config_is_an_error(tpux):
+    """It would be stored with the job, and stay there after its end."""
+    section = f"command: {{cmd: 'true'}}\nbrevo_email: {{api_key: {SECRET}, sender: a@b.c, receiver: a@b.c}}\n"
+    refused = tpux("create", tpux.config(section), code=2).stderr
+    assert "job.yaml:2:24: brevo_email.api_key is a secret, which would be stored with the job" in refused
+    assert "write api_key: ${env:BREVO_API_KEY}, and export BREVO_API_KEY=..." in refused
+    word = f"brevo_email.api_key={SECRET}"
+    config = tpux.config(section.replace(SECRET, "'${env:KEY}'"))
+    tpux.env["KEY"] = SECRET
+    refused_too = tpux("create", config, word, code=2).stderr
+    assert "brevo_email.api_key is a secret" in refused_too
+    assert SECRET not in refused
+    tpux("config", "check", config)
+
+
 def test_the_heartbeat_is_requested_while_the_supervisor_lives(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "120"
     beat = f"notify: {{heartbeat_url: 'http://127.0.0.1:{http.port}/ping/{SECRET}'}}\n"

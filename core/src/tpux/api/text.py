@@ -8,7 +8,8 @@ them remove what could control a terminal. `worker_prefix(index)` is what a line
 `format_duration(seconds)`, `format_age(seconds)` and `local_time(at)` are for people; `iso(at)` and
 `with_iso_times(event.to_json())` for `--json`. `describe_event(event)` returns an event as a line, and
 `RepetitionFilter().is_new(event)` says whether that would repeat an earlier line; `describe_failure(failure)` returns a
-failure as one. `start_of(log, lines, after)` is where a log's last lines, or those since a time, begin.
+failure as one. `start_of(log, lines, after)` is where a log's last lines, or those since a time, begin, and
+`newest_times(log)` when which part of it was fetched.
 `find_attempts(events, now)` returns how each attempt of a job has spent its time. Since 0.1.
 """
 
@@ -32,5 +33,6 @@ from tpux.console import printable as printable
 from tpux.console import worker_prefix as worker_prefix
 from tpux.durations import format_age as format_age
 from tpux.durations import format_duration as format_duration
+from tpux.model.program_output import newest_times as newest_times
 from tpux.store.output import start_of as start_of
 from tpux.tables import print_table as print_table

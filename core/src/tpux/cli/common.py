@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +34,7 @@ from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.sources import ChangedSources
+    from tpux.model.failures import FailureKind
     from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
@@ -216,17 +217,31 @@ def report_end(store: Store, record: Record, state: State) -> None:
         say(notice)
 
 
+_SAME = "the same would fail again; with a change{held}: tpux "
+_RETRIES: Mapping[FailureKind, str] = {
+    **dict.fromkeys(("program", "out-of-memory", "incomplete"), _SAME + "rerun {job} {change}"),
+    "config": _SAME + "resume {job} --config CONFIG",
+    "setup": "with a change{held}: tpux resume {job} --config CONFIG",
+    "quota": "the same would fail again; once the quota is raised: tpux resume {job}",
+    "plugin": "the same would fail again; once the plugin is repaired: tpux resume {job}",
+    "stalled": "the same may stall again: tpux resume {job} continues from the last checkpoint",
+    "auth": "once the credentials are valid: tpux resume {job}",
+    "tpu-busy": "once nothing else uses the TPU: tpux resume {job}",
+    "unreachable": "once they can be reached, on new machines: tpux resume {job}",
+    **dict.fromkeys(("preempted", "maintenance", "host-lost"), "on new machines: tpux resume {job}"),
+}
+"""What tries a job again after a kind of failure."""
+
+
 def describe_retry(record: Record) -> str:
-    """Return the command that tries a failed job again with a change; "" if it has not failed because of itself."""
+    """Return what tries a failed job again, and whether the same would fail again; "" if it has not failed."""
     state = record.state
-    if state.state != "failed" or state.failure is None or state.failure.kind not in {"program", "setup", "config"}:
+    if state.state != "failed" or state.failure is None:
         return ""
+    retry = _RETRIES.get(state.failure.kind, "the program need not change: tpux resume {job}")
     change = "--sync" if record.stored_section("code") else "KEY=VALUE"
-    command = f"tpux rerun {short_id(state.id)} {change}"
-    if state.failure.kind != "program":
-        command = f"tpux resume {short_id(state.id)} --config CONFIG"
-    again = "" if state.failure.kind == "setup" else "the same would fail again; "
-    return f"{again}with a change{', on the machines that it holds' if state.allocation else ''}: {command}"
+    held = ", on the machines that it holds" if state.allocation else ""
+    return retry.format(job=short_id(state.id), change=change, held=held)
 
 
 def changed_sources(store: Store, record: Record) -> ChangedSources | None:

@@ -37,7 +37,7 @@ from tpux.config.models import (
 )
 from tpux.config.override import as_sections, drop_unused_defaults, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
-from tpux.config.secrets import MASK, exposed_secrets, mask
+from tpux.config.secrets import MASK, exposed_secrets, literal_secrets, mask
 from tpux.config.select import check_sections, report_ignored_section, select
 from tpux.config.settings import merge, read_files, read_settings, with_alias
 from tpux.config.yaml import parse, read
@@ -248,6 +248,7 @@ class _Sections:
             loaded.error(key, f"plugin {name!r} failed to validate its section: {reason(error)}")
         if section is not None and node is not None:
             loaded.problems += exposed_secrets(name, node, loaded.ask(name, section, Section.exposed_keys, key) or {})
+            loaded.problems += literal_secrets(name, node, loaded.ask(name, section, Section.secret_keys, key) or {})
         if len(loaded.problems) > before:
             loaded.invalid.add(name)
         for value, (used, other) in ambiguous.items() if active else ():

@@ -40,6 +40,16 @@ def exposed_secrets(section: str, node: Node, exposed: Mapping[str, str]) -> Ite
                 yield Problem(scalar.span.location, message, hint)
 
 
+def literal_secrets(section: str, node: Node, secret: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield an error for each value without a secret in one of a section's `secret_keys`."""
+    for key, variable in secret.items():
+        for scalar in (each for found in nodes_at(node, key.split(".")) for each in scalars(found)):
+            if not any(each.kind == "env" for each in placeholders(scalar)):
+                message = f"{section}.{key} is a secret, which would be stored with the job"
+                hint = f"write {key}: {placeholder(variable)}, and export {variable}=..."
+                yield Problem(scalar.span.location, message, hint)
+
+
 def shell_variable(name: str) -> str:
     """Return the reference by which a shell script reads a secret."""
     return f"${{{env.SECRET_PREFIX}{name}}}"

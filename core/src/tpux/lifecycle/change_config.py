@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from tpux import config
 from tpux.clock import SystemClock
 from tpux.config.arguments import joined
+from tpux.config.document import Argument
 from tpux.errors import ConfigError, TpuxError, UsageError
 from tpux.lifecycle.decision import release_time
 from tpux.lifecycle.new_config import config_files, preflight, report_arguments, report_findings
@@ -120,8 +121,12 @@ def load_stored(
     text = (record.config_directory / "config.yaml").read_text()
     settings = tuple((path, content) for path, content in cast("list[tuple[str, str]]", data.get("settings", [])))
     stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])), settings)
-    given = joined(cast("list[str]", data["overrides"]), overrides)
-    return config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
+    former = cast("list[str]", data["overrides"])
+    given = joined(former, overrides)
+    loaded = config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
+    said = {Argument(word, "").location(0) for word in {*former} - {*overrides}}  # when they were typed
+    loaded.warnings = [warning for warning in loaded.warnings if warning.where not in said]
+    return loaded
 
 
 def _open_former(

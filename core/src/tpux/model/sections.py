@@ -133,6 +133,18 @@ class Section(BaseModel):
         """
         return {}
 
+    def secret_keys(self) -> dict[str, str]:
+        """Return the keys whose values are secrets; one that is not written as `${env:NAME}` is an error of the config.
+
+        What a config has itself is stored with the job, and stays there after its end.
+
+        Since 0.1.
+
+        Returns:
+            For each key the environment variable that the error suggests. `a.b` is the key b of a.
+        """
+        return {}
+
     def connects_through(self) -> str | None:
         """Return the transport that this section's plugin connects through, None if none.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +14,15 @@ import typer
 
 from tpux import api
 from tpux.api.options import Json
-from tpux.api.text import STATE_COLOURS, echo, format_age, paint, print_table
+from tpux.api.text import STATE_COLOURS, cell_width, echo, format_age, paint, print_table
 
 if TYPE_CHECKING:
     from tpux_history.prices import Prices
     from tpux_info.machines import Machines, Totals
 
 app = api.new_app()
+DROPPED = ("slices", "workers")
+"""The columns that a narrow terminal does not show, the least important one first."""
 
 
 @app.command(epilog="Example: tpux info\n\nExample: tpux info --all-users --json")
@@ -47,7 +52,9 @@ def info(
         return
     if groups:
         _print(groups, table, users=users)
-        echo(_describe(totals, prices or api.home() / PRICES))
+        last = _describe(totals, prices or api.home() / PRICES)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(last) + 1
+        echo(textwrap.fill(last, width, break_on_hyphens=False))
     else:
         pending = f"; {_count(totals.pending, 'job')} pending" if totals.pending else ""
         api.say(f"no job holds machines or waits for them{pending}")
@@ -66,14 +73,23 @@ def _print(groups: Sequence[Sequence[Machines]], prices: Prices, *, users: bool)
         "released": [_describe_release(ones[0], now) for ones in groups],
         "per hour": [_describe_price(ones, prices) for ones in groups],
     }
+    if sys.stdout.isatty() and _width(columns, without=DROPPED) > shutil.get_terminal_size().columns:
+        several = [", ".join(str(int(one.job.id)) for one in ones) if len(ones) > 1 else "" for ones in groups]
+        columns["jobs"] = [ids or jobs for ids, jobs in zip(several, columns["jobs"], strict=True)]  # no job is cut off
     print_table(
         columns,
         always={"type", "state", "jobs"},
-        drop=("slices", "workers"),
+        drop=DROPPED,
         shorten={"jobs": 12, "user": 8},
         last={"jobs": 8, "type": 12, "zone": 0, "user": 0},
         painters={"state": lambda state: paint(state, STATE_COLOURS.get(state, "yellow"))},
     )
+
+
+def _width(columns: Mapping[str, Sequence[str]], *, without: Collection[str]) -> int:
+    """Return the cells that a row takes, without the columns that are empty and some others."""
+    shown = [[name, *cells] for name, cells in columns.items() if name not in without and {*cells} != {"-"}]
+    return sum(max(map(cell_width, column)) + 2 for column in shown) - 2
 
 
 def _describe_release(machines: Machines, now: float) -> str:

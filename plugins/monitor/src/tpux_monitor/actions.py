@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpux.api import JobInfo
+from tpux.api.text import printable
 
 NAMED = 8
 """How many of several jobs a question names."""
@@ -63,18 +65,34 @@ ACTIONS = {
 
 def run(action: Action, jobs: Sequence[JobInfo]) -> str:
     """Carry an action out; return the last line that the command printed."""
-    command = [sys.executable, "-P", "-m", "tpux", *action.command(jobs)]
     try:
-        done = subprocess.run(
-            command,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT,
-        )
+        done = _tpux(*action.command(jobs))
     except subprocess.TimeoutExpired:
         return f"{action.typed(jobs)} has not ended after {TIMEOUT:.0f} s; what it requested takes place without it"
     said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     return said[-1] if said else f"{action.typed(jobs)}: exit code {done.returncode}"
+
+
+def describe(job: JobInfo, width: int) -> list[str]:
+    """Return the lines of `tpux show` and `tpux config show` of a job, for a terminal of a width."""
+    number, lines = str(int(job.id)), list[str]()
+    for words in (["show", number], ["config", "show", number]):
+        try:
+            done = _tpux(*words, COLUMNS=str(width))
+            lines += [f"$ tpux {' '.join(words)}", *(done.stdout or done.stderr).splitlines(), ""]
+        except subprocess.TimeoutExpired:
+            lines.append(f"tpux {' '.join(words)} has not ended after {TIMEOUT:.0f} s")
+    return [printable(line) for line in lines]
+
+
+def _tpux(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "tpux", *words],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT,
+        env={**os.environ, **variables},
+    )

@@ -48,15 +48,18 @@ def _print_once(words: str, *, users: bool) -> None:
     from tpux_monitor import rows
     from tpux_monitor.reader import read
 
-    jobs = [job for job in read(users=users) if rows.matches(job.info, words)]
+    every = read(users=users)
+    jobs = [job for job in every if rows.matches(job.info, words)]
     jobs.sort(key=lambda job: rows.ORDERS["newest"](job.info))
     api.say(rows.summary([job.info for job in jobs]))
+    if every and not jobs:
+        api.say(f"no job matches {words!r}")
     if jobs:
         cells = [job.cells(time.time()) for job in jobs]
         print_table(
-            {name: [row[name] or "-" for row in cells] for name in rows.COLUMNS},
-            always=("id", "name", "state", "for"),
-            drop=("try", "tpu", "progress"),
+            {name: [row[name] or "-" for row in cells] for name in rows.COLUMNS if users or name != "user"},
+            always=rows.REQUIRED,
+            drop=rows.LEFT_OUT_FIRST[:-1],
             shorten={"last line": rows.LEAST_LAST, "name": 12},
             painters={"state": lambda state: paint(state, STATE_COLOURS[state])},
         )

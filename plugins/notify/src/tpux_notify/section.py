@@ -57,3 +57,7 @@ class BrevoSection(MessageSection):
     """The address, or a list of them, that the mail is sent to."""
     api_url: HttpUrl = "https://api.brevo.com/v3/smtp/email"
     """The URL of Brevo's API."""
+
+    def secret_keys(self) -> dict[str, str]:
+        """Return the API key."""
+        return {"api_key": "BREVO_API_KEY"}
