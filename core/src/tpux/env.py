@@ -134,8 +134,16 @@ def current_directory() -> Path | None:
 def settings_files() -> list[Path]:
     """Return where settings may be: those of the machine, then the user's, in `$TPUX_CONFIG` or as XDG has it."""
     own = os.environ.get("TPUX_CONFIG")
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
-    return [Path("/etc/tpux/config.yaml"), Path(own) if own else base / "tpux/config.yaml"]
+    return [Path("/etc/tpux/config.yaml"), Path(own) if own else _config_directory() / "config.yaml"]
+
+
+def plugins_directory() -> Path:
+    """Return where the user's own plugins may be, each a file."""
+    return _config_directory() / "plugins"
+
+
+def _config_directory() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config") / "tpux"
 
 
 def home() -> Path:

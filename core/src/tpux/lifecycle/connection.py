@@ -296,7 +296,7 @@ def connect_job(job: str | int) -> JobConnection:
         raise UsageError(f"job {shown} {_is(state)} and holds no machines", hint=hint)
     opened = open_job(store, record, plugins, "look", os.environ)
     deleted = sections_with(record, opened.deleted)
-    return JobConnection(opened.job, allocation, plugins, state, "", deleted, store.socket)
+    return JobConnection(opened.job, allocation, opened.plugins, state, "", deleted, store.socket)
 
 
 def reachable_workers(plugins: Plugins, allocation: Allocation, job: Job) -> list[Peer]:
