@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -184,3 +186,50 @@ def test_the_list_shows_the_files_of_the_user(runner, own_runner):
 def own_runner(runner) -> Path:
     runner.env["XDG_CONFIG_HOME"] = str(runner.work / "xdg")
     return runner.work / "xdg/tpux/plugins"
+
+
+def test_a_file_becomes_a_package_whose_tests_pass(runner, tmp_path):
+    """The tests are those of the new project, which has the file's code."""
+    file = write(runner.work / "my_rule.py", RULE)
+    typed = runner("plugins", "package", "my_rule.py").stdout.splitlines()
+    project = runner.work / "tpux-plugin-my_rule"
+    assert typed == [f"cd {project.name} && pip install -e '.[test]'", "python -m pytest", "tpux plugins show my_rule"]
+    assert (project / "src/tpux_my_rule/__init__.py").read_text() == file.read_text()
+    assert 'my_rule = "tpux_my_rule"' in (project / "pyproject.toml").read_text()
+    assert "example.yaml" not in (project / "README.md").read_text()
+    site = install_editable(project, tmp_path / "site")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", project],
+        cwd=project,
+        env={**runner.env, "PYTHONPATH": f"{site}:{project / 'src'}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "my_rule.py is no file" in runner("plugins", "package", "no/my_rule.py", code=2).stderr
+    write(runner.work / "docker.py", RULE)
+    assert "the name 'docker' is taken" in runner("plugins", "package", "docker.py", code=2).stderr
+
+
+def install_editable(project: Path, site: Path) -> Path:
+    """Declare a project's entry points in a directory of PYTHONPATH, as an editable installation does."""
+    info = site / "tpux_plugin_my_rule-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: 0.1.0\n")
+    entries = "".join(f"{name} = {value}\n" for name, value in declared["entry-points"]["tpux"].items())
+    (info / "entry_points.txt").write_text(f"[tpux]\n{entries}")
+    return site
+
+
+def test_a_file_is_checked_and_shown(runner, own_runner):
+    write(own_runner / "my_rule.py", RULE)
+    shown = runner("plugins", "show", "my_rule").stdout
+    assert f"local file {own_runner}/my_rule.py" in shown
+    assert "times (integer; default 3)" in shown
+    done = runner("plugins", "check", str(own_runner / "my_rule.py"))
+    assert done.stdout.splitlines() == ["ok: declaration", "ok: hooks_contract"]
+    write(own_runner / "my_rule.py", RULE.replace("failure: Failure)", "failure: Failure, restarts=None)"))
+    done = runner("plugins", "check", str(own_runner / "my_rule.py"), code=1)
+    assert "the argument restarts has a default" in done.stderr
