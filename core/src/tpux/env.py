@@ -20,6 +20,7 @@ HOME = "TPUX_HOME"
 USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
+TRACE = "TPUX_TRACE"
 TRACE_HOOKS = "TPUX_TRACE_HOOKS"
 
 # What the script of a check finds set if no program follows.
@@ -95,7 +96,7 @@ SUPERVISOR_ENVIRONMENT = (
 )
 """The variables that a supervisor is started with, `*` for any ending. All others stay in the shell of the command."""
 
-OF_COMMANDS = ("TPUX_GCP_*", TRACE_HOOKS)
+OF_COMMANDS = ("TPUX_GCP_*", TRACE_HOOKS, TRACE)
 """Variables that only commands read, those of plugins in `resolve`, so that they are of no use to a supervisor."""
 
 
@@ -179,6 +180,11 @@ def user() -> str:
 def disabled_plugins() -> frozenset[str]:
     """Return the names in `$TPUX_DISABLED_PLUGINS`, which are separated by commas or blanks."""
     return frozenset(os.environ.get(DISABLED_PLUGINS, "").replace(",", " ").split())
+
+
+def trace() -> bool:
+    """Return whether this command writes its calls of hooks to stderr: `$TPUX_TRACE` is 1."""
+    return os.environ.get(TRACE, "") not in {"", "0"}
 
 
 def trace_hooks() -> bool:

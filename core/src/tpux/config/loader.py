@@ -96,6 +96,8 @@ def load(
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings, taken)
     loaded.settings = tuple((each.name, each.text) for each in settings.sources)
     loaded.sources = {**stored.sources} if stored else {}
+    if plugins.observer:
+        plugins.observer.secrets = loaded.secrets.values()
     loaded.files, loaded.plugin_files = dict(own), own
     _Sections(loaded, environ, stored, context).validate()
     check_sections(loaded, is_stored=stored is not None)

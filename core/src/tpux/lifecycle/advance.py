@@ -110,7 +110,7 @@ class JobController:
         self.store = store
         self.record = record
         self.errors = JobErrors(record.id, abandoned)
-        self._installed = plugins.observed(HookObserver(store, clock, record.directory))
+        self._installed = plugins.observed(HookObserver(store, clock, record.directory, "supervisor"))
         self._installed.abandoned_call = lambda name: self.errors.abandoned.get(f"plugin {name}", "")
         self.plugins = plugins_of(record, self._installed)
         self.workers = Workers(self._connect, clock, Timers.load(record.directory, record.state))

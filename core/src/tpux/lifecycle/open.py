@@ -108,6 +108,20 @@ def open_job(
             has not ended is missing.
     """
     plugins = plugins_of(record, plugins)
+    opened = _open(store, record, plugins, purpose, environ, reads)
+    if plugins.observer:
+        plugins.observer.secrets = {*plugins.observer.secrets, *opened.secrets.values()}
+    return opened
+
+
+def _open(
+    store: Store,
+    record: Record,
+    plugins: Plugins,
+    purpose: Purpose,
+    environ: Mapping[str, str],
+    reads: Collection[str] | None,
+) -> OpenedJob:
     if purpose == "end":
         return _open_to_end(store, record, plugins, environ)
     try:

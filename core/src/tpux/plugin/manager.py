@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import pluggy
 
+from tpux import env
 from tpux.errors import TpuxError
 from tpux.model.job import Job
 from tpux.plugin import answers, calls, local_files, spec
@@ -62,7 +63,7 @@ class Plugins:
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:
         self._found = dict(find("tpux") if found is None else found)
         self.guard = Guard(self._found)
-        self.observer: Observer | None = None
+        self.observer = Observer() if env.trace() else None
         self.files: tuple[str, ...] = ()
         self.directory: Path | None = None
         self.abandoned_call: Callable[[str], str] = lambda _: ""

@@ -224,6 +224,7 @@ class Delivery:
         try:
             if opened is not None:
                 observer = self._observer(opened.job.directory)
+                observer.secrets = opened.secrets.values()
                 opened.plugins.observed(observer).notify(self.name, opened.job, call.event)
         except TpuxError as error:
             problem = error.message
