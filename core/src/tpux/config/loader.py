@@ -96,14 +96,13 @@ def load(
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings, taken)
     loaded.settings = tuple((each.name, each.text) for each in settings.sources)
     loaded.sources = {**stored.sources} if stored else {}
-    if plugins.observer:
-        plugins.observer.secrets = loaded.secrets.values()
     loaded.files, loaded.plugin_files = dict(own), own
     _Sections(loaded, environ, stored, context).validate()
     check_sections(loaded, is_stored=stored is not None)
     if problems:
         raise ConfigError(_sorted(problems, loaded.secrets))
     loaded.warnings = _sorted(warnings, loaded.secrets)
+    plugins.conceal(loaded.secrets.values())
     return loaded
 
 

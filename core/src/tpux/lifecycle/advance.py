@@ -329,7 +329,7 @@ class JobController:
         return self._job_to_end
 
     def _close(self) -> None:
-        self.plugins = self._turn.plugins = plugins_of(self.record, self._installed)
+        self.plugins = self._turn.plugins = plugins_of(self.record, self._installed, self.plugins)
         self._opener.reload(self.plugins)
         self._job_to_end = None
         self.reopened()

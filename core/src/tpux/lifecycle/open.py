@@ -108,20 +108,6 @@ def open_job(
             has not ended is missing.
     """
     plugins = plugins_of(record, plugins)
-    opened = _open(store, record, plugins, purpose, environ, reads)
-    if plugins.observer:
-        plugins.observer.secrets = {*plugins.observer.secrets, *opened.secrets.values()}
-    return opened
-
-
-def _open(
-    store: Store,
-    record: Record,
-    plugins: Plugins,
-    purpose: Purpose,
-    environ: Mapping[str, str],
-    reads: Collection[str] | None,
-) -> OpenedJob:
     if purpose == "end":
         return _open_to_end(store, record, plugins, environ)
     try:
@@ -158,6 +144,7 @@ def _open_to_run(
     except TpuxError as error:
         hint = error.hint or correction(state)
         raise InvalidStoredConfigError(error.message, where=error.where, hint=hint) from error
+    plugins.conceal(secrets.values())
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, plugins, deleted)
 
 
@@ -175,6 +162,7 @@ def _open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mappin
     deleted = frozenset(name for name in names if name not in given)
     required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=True)
+    plugins.conceal(secrets.values())
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, plugins, deleted)
 
 
@@ -204,17 +192,17 @@ def stored_config(record: Record, name: str = "") -> dict[str, JsonValue]:
     return {**data, "files": {file: str(directory.joinpath(*Path(copy).parts[-2:])) for file, copy in copies.items()}}
 
 
-def plugins_of(record: Record, plugins: Plugins) -> Plugins:
+def plugins_of(record: Record, plugins: Plugins, before: Plugins | None = None) -> Plugins:
     """Return the plugins as a job sees them, with the files of its config.
 
     Args:
         record: the job.
         plugins: the installed plugins, or those of this job.
+        before: what was returned before, which is returned again if the config is the same.
     """
     directory = record.config_directory / local_files.DIRECTORY
-    if plugins.directory == directory:
-        return plugins
-    return plugins.with_files(local_files.stored(directory, record.state.token), directory)
+    known = next((one for one in (plugins, before) if one and one.directory == directory), None)
+    return known or plugins.with_files(local_files.stored(directory, record.state.token), directory)
 
 
 def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[str]]:

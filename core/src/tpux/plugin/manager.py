@@ -80,6 +80,11 @@ class Plugins:
         same.observer, same.guard = observer, Guard(self._found, observer)
         return same
 
+    def conceal(self, secrets: Iterable[str]) -> None:
+        """Let the observer show these values nowhere."""
+        if self.observer:
+            self.observer.secrets = {*self.observer.secrets, *secrets}
+
     def with_files(self, found: Mapping[str, InstalledPlugin], directory: Path | None = None) -> Plugins:
         """Return the same plugins and others, which are files: only who has this object sees them.
 
