@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -107,6 +108,12 @@ def test_a_file_that_others_may_write_is_refused(runner, mode):
     assert f"my_rule.py can be written by others (mode {mode:04o})" in done.stderr
     assert "hint: chmod go-w " in done.stderr
     assert "job.yaml:2:19" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_is_refused(runner):
+    os.chown(write(runner.work / "my_rule.py", RULE), 65534, 65534)
+    assert "my_rule.py belongs to another user" in runner("create", runner.config(CONFIG), code=2).stderr
 
 
 def test_a_file_of_the_user_that_others_may_write_is_not_copied(tpux, own):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import stat
 import sys
 import threading
@@ -115,10 +116,10 @@ def _read(path: Path) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise TpuxError(f"{path} is no regular file")
             if status.st_uid not in {0, os.getuid()}:
-                raise TpuxError(f"{path} belongs to another user", hint=f"copy it: cp {path} {path}.mine")
+                raise TpuxError(f"{path} belongs to another user", hint="use a copy of your own")
             if status.st_mode & 0o022:
                 problem = f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
-                raise TpuxError(problem, hint=f"chmod go-w {path}")
+                raise TpuxError(problem, hint=f"chmod go-w {shlex.quote(str(path))}")
             return file.read()
     except OSError as error:
         raise TpuxError(f"{path} cannot be read: {error.strerror}") from error
