@@ -30,7 +30,7 @@ demo: setup      ## run examples/quickstart.yaml: four workers, preempted once, 
 lint: setup      ## run ruff, mypy, import-linter and the limits of the structure
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard $(DISTS:%=%/src)) benchmarks
+	$(BIN)/mypy $(wildcard $(DISTS:%=%/src)) benchmarks $(wildcard examples/plugins/*/src)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py
 

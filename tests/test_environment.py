@@ -131,7 +131,9 @@ ALLOWED = {
         "clock_rate",
         # Called by commands only.
         "trace_hooks",
+        "trace",
         "settings_files",
+        "_config_directory",
     },
     # What a child of the supervisor gets, so that it finds the shell that sets its limit.
     "core/src/tpux/descriptors.py": {"_with_limit"},

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,28 @@ def test_a_new_plugin_works_from_the_first_minute(tpux, wheels, tmp_path, kind):
         assert "warning: " not in checked
     finally:
         run("tpux supervisor stop")
+
+
+BOUND = 60.0
+"""Real seconds from typing `tpux plugins new` to green tests, on an idle machine."""
+FACTOR = 3
+"""By how much a busy machine may be slower."""
+
+
+@pytest.mark.system
+@pytest.mark.timeout(400)
+def test_a_new_plugin_has_green_tests_within_a_minute(tpux, wheels, tmp_path):
+    """From typing: the project is written, built and installed into a new environment, and its tests pass."""
+    begun = time.monotonic()
+    typed = tpux("plugins", "new", "quick", "--kind", "module").stdout.splitlines()
+    run = Shell(tmp_path, wheels, tpux.work / "tpux-plugin-quick")
+    try:
+        tested = run(typed[1])
+        took = time.monotonic() - begun
+    finally:
+        run("tpux supervisor stop")
+    assert tested.endswith("\nexit code 0\n"), tested
+    assert took < BOUND * FACTOR, tested
 
 
 @pytest.mark.system

@@ -276,3 +276,15 @@ def test_the_detector_keeps_its_contract(tmp_path):
 def test_the_listener_keeps_its_contract(tmp_path):
     word, plugin = plugin_of("listener.md", tmp_path)
     listener_contract(word, {"notify": {"command": "cat > /dev/null"}}, plugin=plugin)
+
+
+def test_each_hook_has_its_row_with_its_arguments():
+    """In hooks.md: what it gets, where and how often it is called, what it may raise, and what follows."""
+    rows = [line for line in (DOCS / "hooks.md").read_text().splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert all(len(row) == 6 and all(row) for row in cells)
+    described = [re.fullmatch(r"`(\w+)\((.*)\)`", hook) for row in cells for hook in re.split(r"(?<=`), ", row[0])]
+    found = [(match[1], match[2]) for match in described if match]
+    hooks = {name: hook for name, hook in vars(spec).items() if hasattr(hook, "tpux_spec")}
+    expected = [(name, ", ".join(inspect.signature(hook).parameters)) for name, hook in hooks.items()]
+    assert sorted(found) == sorted(expected)

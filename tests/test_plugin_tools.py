@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -515,7 +516,8 @@ def test_a_trace_shows_who_answered_which_hook(tpux, apt):
         assert call["at"].startswith("20")
     assert "closed" in {call["outcome"] for call in calls if call["hook"] == "check"}
     lines = tpux("plugins", "trace", "1").stdout.splitlines()
-    assert lines[0].split() == ["TIME", "PLUGIN", "HOOK", "WORKER", "SECONDS", "IN", "PLUGIN", "STEPS", "RESULT"]
+    columns = ["TIME", "PROCESS", "PLUGIN", "HOOK", "WORKER", "SECONDS", "IN", "PLUGIN", "STEPS", "RESULT"]
+    assert lines[0].split() == columns
     assert len(lines) == len(calls) + 1
 
 
@@ -542,3 +544,80 @@ def test_a_trace_has_the_errors_of_hooks(tpux):
     failed = [call for call in tpux.json("plugins", "trace", job) if call["outcome"] == "failed"]
     assert {call["hook"] for call in failed} == {"setup"}
     assert failed[0]["error"] == "plugin apt (tpux-apt 1.0) failed in setup: ZeroDivisionError: division by zero"
+
+
+SPY = """
+from dataclasses import replace
+from tpux import Action, Failure, Finding, Section, hookimpl
+
+class SpySection(Section):
+    \"\"\"A spy.\"\"\"
+    token: str
+    \"\"\"Its token.\"\"\"
+
+@hookimpl
+def config_section(): return SpySection
+@hookimpl
+def setup(): yield from ()
+@hookimpl
+def resolve(job): return {"long": "x" * 5000}
+@hookimpl
+def preflight(job): return [Finding("warning", "the token is " + job.sections["spy"].token)]
+@hookimpl
+def classify_failure(config): return [Failure("program", evidence="token " + config.token)]
+@hookimpl
+def prepare_command(command): return replace(command, env={**command.env, "OWN": "a-key-of-the-plugin"})
+@hookimpl
+def on_event(event): return None
+"""
+SPIED = "setup: {modules: [spy]}\nspy: {token: '${env:SPY_TOKEN}'}\ncommand: {cmd: 'exit 3'}\n"
+
+
+def test_a_trace_has_the_answers_in_both_processes_without_secrets(tpux):
+    """Also what the supervisor calls for a job in the background, its listeners among them."""
+    tpux.plugin("tpux-spy", SPY, entries="spy = tpux_spy")
+    tpux.env |= {"SPY_TOKEN": 'hunter"2', "TPUX_TRACE_HOOKS": "1"}
+    job = tpux.create(SPIED)
+    tpux("wait", job, code=100)
+    tpux("diagnose", job, code=None)
+    tpux.until_done()
+    calls = tpux.json("plugins", "trace", job, "--listeners")
+    by_process = {process: {call["hook"] for call in calls if call["process"] == process} for process in PROCESSES}
+    assert {"resolve", "preflight", "connect"} <= by_process["shell"]
+    assert {"provision", "on_event", "classify_failure", "prepare_command"} <= by_process["supervisor"]
+    answers = {(call["plugin"], call["hook"]): call["answer"] for call in calls}
+    assert answers["local", "provision"].startswith("Ready(allocation=Allocation(")
+    assert answers["spy", "preflight"].startswith("[Finding(level='warning', message='the token is ********'")
+    assert "evidence='token ********'" in answers["spy", "classify_failure"]
+    assert answers["spy", "prepare_command"].startswith("Command(argv=")
+    assert len(answers["spy", "resolve"].encode()) == 2048 + len("...")
+    trace = (tpux.directory(job) / "hooks.jsonl").read_text()
+    assert "hunter" not in trace
+    assert "a-key-of-the-plugin" not in trace
+
+
+PROCESSES = ("shell", "supervisor")
+
+
+def test_a_trace_is_followed_from_now_on_until_the_job_is_done(tpux):
+    gate = tpux.work / "gate"
+    job = tpux.create(f"command: {{cmd: 'until [ -e {gate} ]; do sleep 0.1; done'}}\n")
+    tpux.until_state(job, "running")
+    following = tpux.popen("plugins", "trace", job, "-f")
+    tpux.until((tpux.directory(job) / "hooks.jsonl").exists, "for the trace to begin")
+    gate.touch()
+    shown, said = (text.decode() for text in following.communicate(timeout=120))
+    assert "job 1 is traced from now on" in said
+    assert re.search(r"^\S+ \S+  supervisor  local  release  -  .*  answered: Released\(", shown, re.MULTILINE), shown
+
+
+def test_a_shell_writes_its_calls_to_stderr(tpux):
+    tpux.plugin("tpux-spy", SPY, entries="spy = tpux_spy")
+    tpux.env |= {"SPY_TOKEN": 'hunter"2', "TPUX_TRACE": "1"}
+    done = tpux("create", tpux.config(SPIED))
+    assert re.search(r"^tpux: trace: local: resolve, \d\.\d{3} s, (answered|nothing)", done.stderr, re.MULTILINE)
+    assert "tpux: trace: spy: preflight, " in done.stderr
+    assert "message='the token is ********'" in done.stderr
+    assert done.stdout == "1\n"
+    tpux("wait", "1", code=100)
+    assert "trace: " not in tpux.log()

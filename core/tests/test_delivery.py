@@ -8,7 +8,9 @@ from pathlib import Path
 
 from tpux import Job, hookimpl
 from tpux.clock import SystemClock
+from tpux.config.resolved import Resolved
 from tpux.errors import TpuxError
+from tpux.lifecycle.open import OpenedJob
 from tpux.model.events import Created, Event
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
@@ -23,6 +25,10 @@ class Listener:
     @hookimpl
     def on_event(self, event: Event) -> None:
         self.received.append(event.type)
+
+
+def opened(job: Job, plugins: Plugins) -> OpenedJob:
+    return OpenedJob(job, Resolved({}, (), None, "local"), {}, plugins)
 
 
 def until(what: Callable[[], object], delivery: Delivery) -> None:
@@ -44,7 +50,7 @@ def test_an_event_is_delivered_only_when_it_is_known_to_be_on_the_disk(tmp_path:
     plugins.add("note", listener)
     delivery = Delivery("note", plugins, SystemClock(1), print, lambda _: Observer())
     job = Job(record.id, "me", "store", tmp_path, {})
-    delivery.backlog.follow(record, lambda: job, done=False)
+    delivery.backlog.follow(record, lambda: opened(job, plugins), done=False)
     until(lambda: not delivery.backlog.behind(), delivery)
     assert listener.received == ["created"]
     delivery.backlog.notify(record.id, record.events_path.stat().st_size)
@@ -60,11 +66,11 @@ def test_a_job_that_cannot_be_opened_is_no_failure_of_the_listener(tmp_path: Pat
     job = Job(record.id, "me", "store", tmp_path, {})
     tries, reports, listener = [], [], Listener()
 
-    def open_job() -> Job:
+    def open_job() -> OpenedJob:
         tries.append(job.id)
         if len(tries) < 6:
             raise TpuxError("the plugin mount is broken")
-        return job
+        return opened(job, plugins)
 
     plugins = Plugins({})
     plugins.add("note", listener)

@@ -56,6 +56,7 @@ from tpux.plugin.entrypoints import command_help, command_plugins, find
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
 from tpux.plugin.manager import Plugins
+from tpux.plugin.observer import HookCall
 from tpux.plugin.selected import selected_plugins
 
 Install = Callable[..., Path]
@@ -1103,3 +1104,17 @@ def test_the_help_has_what_a_command_does_without_importing_it(install):
         assert command_help(find("tpux.commands")[name]) == ("", f"see: tpux {name} --help")
     if find("tpux.commands").get("ssh-config"):  # a module in a package
         assert command_help(find("tpux.commands")["ssh-config"])[1].startswith("Print OpenSSH Host blocks")
+
+
+def test_an_answer_is_shown_without_secrets_and_whatever_it_is() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    def shown(hook: str, answer: object) -> object:
+        return HookCall("cloud", hook, None, 0.1, 0.1, None, "answered", "", answer).shown({"s3cret"})["answer"]
+
+    assert shown("storage_options", {"token": "of-the-cloud"}) == "{'token': '********'}"
+    assert shown("resolve", {"key": "s3cret"}) == "{'key': '********'}"
+    assert shown("connect", Odd()) == "Odd, which cannot be shown: no"
+    assert shown("resolve", None) == ""

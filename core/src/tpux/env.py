@@ -22,6 +22,7 @@ HOME = "TPUX_HOME"
 USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
+TRACE = "TPUX_TRACE"
 TRACE_HOOKS = "TPUX_TRACE_HOOKS"
 
 SHARED_MARK = "tpux-shared.json"
@@ -102,7 +103,7 @@ SUPERVISOR_ENVIRONMENT = (
 )
 """The variables that a supervisor is started with, `*` for any ending. All others stay in the shell of the command."""
 
-OF_COMMANDS = ("TPUX_GCP_*", TRACE_HOOKS)
+OF_COMMANDS = ("TPUX_GCP_*", TRACE_HOOKS, TRACE)
 """Variables that only commands read, those of plugins in `resolve`, so that they are of no use to a supervisor."""
 
 
@@ -141,8 +142,16 @@ def current_directory() -> Path | None:
 def settings_files() -> list[Path]:
     """Return where settings may be: those of the machine, then the user's, in `$TPUX_CONFIG` or as XDG has it."""
     own = os.environ.get("TPUX_CONFIG")
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
-    return [Path("/etc/tpux/config.yaml"), Path(own) if own else base / "tpux/config.yaml"]
+    return [Path("/etc/tpux/config.yaml"), Path(own) if own else _config_directory() / "config.yaml"]
+
+
+def plugins_directory() -> Path:
+    """Return where the user's own plugins may be, each a file."""
+    return _config_directory() / "plugins"
+
+
+def _config_directory() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config") / "tpux"
 
 
 def home() -> Path:
@@ -251,6 +260,11 @@ def user() -> str:
 def disabled_plugins() -> frozenset[str]:
     """Return the names in `$TPUX_DISABLED_PLUGINS`, which are separated by commas or blanks."""
     return frozenset(os.environ.get(DISABLED_PLUGINS, "").replace(",", " ").split())
+
+
+def trace() -> bool:
+    """Return whether this command writes its calls of hooks to stderr: `$TPUX_TRACE` is 1."""
+    return os.environ.get(TRACE, "") not in {"", "0"}
 
 
 def trace_hooks() -> bool:

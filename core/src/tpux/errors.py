@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,6 +17,18 @@ class Exit(IntEnum):
     USAGE = 2
     JOB_FAILED = 100
     JOB_STOPPED = 103
+
+
+MASK = "********"
+_MIN_MASKED_LENGTH = 4  # masking every occurrence of a shorter secret would make messages unreadable
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with each of these secrets masked, also as `repr` writes it."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _MIN_MASKED_LENGTH:
+            text = text.replace(secret, MASK).replace(repr(secret)[1:-1], MASK)
+    return text
 
 
 class TpuxError(Exception):

@@ -27,12 +27,13 @@ def list_(json: Json = False) -> None:
     """
     from tpux.cli.main import core_commands
     from tpux.plugin.entrypoints import unknown_disabled_plugins
+    from tpux.plugin.local_files import DIST
     from tpux.plugin.manager import Plugins
     from tpux.plugin.status import kind_of
 
     for problem in unknown_disabled_plugins():
         say(f"warning: {problem}")
-    rows = Plugins().rows(core_commands())
+    rows = Plugins().with_own_files().rows(core_commands())
     if json:
         emit([asdict(row) for row in rows])
     elif rows:
@@ -40,7 +41,7 @@ def list_(json: Json = False) -> None:
             {
                 "name": [row.name for row in rows],
                 "kind": [kind_of(row) for row in rows],
-                "version": [row.version for row in rows],
+                "version": [row.dist if row.dist == DIST else row.version for row in rows],
                 "status": [row.status for row in rows],
                 "adds": [_adds(row) for row in rows],
             },
@@ -56,7 +57,10 @@ def list_(json: Json = False) -> None:
 def _adds(row: PluginStatus) -> str:
     """Return what a plugin or a command does, as its module says it."""
     from tpux.plugin.entrypoints import command_help, find, module_summary
+    from tpux.plugin.local_files import DIST
 
+    if row.dist == DIST:
+        return row.version
     if row.kind == "command":
         return command_help(find("tpux.commands")[row.name])[1]
     said = module_summary(find("tpux")[row.name]).rpartition("`: ")[2]

@@ -30,9 +30,8 @@ def preflight(
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
-    plugins = Plugins()
-    loaded = configs.load(*config_of(config, config_option, overrides, tpu), plugins=plugins)
-    findings = new_config.preflight(draft_job(Store(), loaded, plugins), plugins)
+    loaded = configs.load(*config_of(config, config_option, overrides, tpu), plugins=Plugins())
+    findings = new_config.preflight(draft_job(Store(), loaded, loaded.plugins), loaded.plugins)
     if json:
         warnings = [Finding("warning", warning.message, warning.where, warning.hint) for warning in loaded.warnings]
         emit([asdict(finding) for finding in [*warnings, *findings]])

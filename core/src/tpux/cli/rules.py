@@ -67,7 +67,7 @@ def _rules_of_plugins() -> list[dict[str, str]]:
     from tpux.plugin import spec
     from tpux.plugin.manager import Plugins
 
-    plugins, rows = Plugins(), []
+    plugins, rows = Plugins().with_own_files(), []
     for name in plugins.names():
         try:
             if not plugins.implements(name, spec.on_preempt):

@@ -128,17 +128,18 @@ def _of_config(
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
-    plugins = Plugins()
-    loaded = config.load(Path(path), overrides or [], plugins=plugins)
+    loaded = config.load(Path(path), overrides or [], plugins=Plugins())
     for warning in loaded.warnings:
         say(f"warning: {warning}")
-    job = draft_job(Store(), loaded, plugins)
+    job = draft_job(Store(), loaded, loaded.plugins)
     if loaded.workers is None:
         say("the number of workers is known only to the allocator; these are the steps on one worker")
     count = loaded.workers or 1
     if missing := [index for index in workers if index >= count]:
         raise UsageError(f"there is no worker {missing[0]}", hint=f"there will be {count}, numbered from 0")
-    return plan_steps(job, plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only))
+    return plan_steps(
+        job, loaded.plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only)
+    )
 
 
 def _print_steps(planned: Sequence[PlannedSteps]) -> None:

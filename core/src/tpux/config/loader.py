@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tpux import env
+from tpux.config import plugin_files
 from tpux.config.arguments import SEPARATOR
 from tpux.config.document import (
     Document,
@@ -78,22 +79,30 @@ def load(
         words[number] = with_alias(word, settings.aliases)
     base = merge(as_sections(settings.defaults), written) if settings.defaults else written
     root = base if isinstance(base, MappingNode) else written
+    home = stored.home if stored else env.user_home()
+    context = {
+        "directory": path.absolute().parent,
+        "current_directory": None if stored else env.current_directory(),
+        "home": home,
+    }
+    plugins, own = plugin_files.plugins_of(root, context, plugins, stored)
     root, taken = override(
         drop_unused_defaults(root, words, settings.sources, plugins), words, plugins, problems, warnings
     )
     document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
-    home = stored.home if stored else env.user_home()
     typed = dict(zip(words, overrides, strict=True))
     taken = tuple(typed[word] for word in taken)
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings, taken)
     loaded.settings = tuple((each.name, each.text) for each in settings.sources)
     loaded.sources = {**stored.sources} if stored else {}
-    _Sections(loaded, environ, stored).validate()
+    loaded.files, loaded.plugin_files = dict(own), own
+    _Sections(loaded, environ, stored, context).validate()
     check_sections(loaded, is_stored=stored is not None)
     if problems:
         raise ConfigError(_sorted(problems, loaded.secrets))
     loaded.warnings = _sorted(warnings, loaded.secrets)
+    plugins.conceal(loaded.secrets.values())
     return loaded
 
 
@@ -115,12 +124,15 @@ def _interpolate(
 class _Sections:
     """Validates the sections of a config: core's, which select plugins, then those of the plugins."""
 
-    def __init__(self, loaded: Loaded, environ: Mapping[str, str], stored: Stored | None) -> None:
+    def __init__(
+        self, loaded: Loaded, environ: Mapping[str, str], stored: Stored | None, context: Mapping[str, object]
+    ) -> None:
         self._loaded = loaded
         self._document = loaded.document
         self._plugins = loaded.plugins
         self._environ = environ
         self._stored = stored
+        self._context = context
 
     def validate(self) -> None:
         loaded = self._loaded
@@ -130,6 +142,7 @@ class _Sections:
             if name != "command" or name in self._document.entries:
                 data = self._data(name, active=True)
                 self._validate(name, self._tpu_model(data) if name == "tpu" else model, data, active=True)
+        plugin_files.check(loaded)
         select(loaded)
         document = self._document
         present = [name for name in document.entries if name not in CORE_SECTIONS and document.section(name)]
@@ -218,13 +231,11 @@ class _Sections:
         loaded, node, key = self._loaded, self._document.section(name), key or self._document.span(name)
         ambiguous: dict[str, tuple[Path, Path]] = {}
         context = {
-            "directory": loaded.path.absolute().parent,
-            "current_directory": None if self._stored else env.current_directory(),
+            **self._context,
             "ambiguous": ambiguous,
             "files": loaded.files if active else {},
             "check_files": active,
             "copies": self._stored.copies if self._stored else {},
-            "home": loaded.home,
         }
         section, given, before = None, drop_unset(model, data), len(loaded.problems)
         try:

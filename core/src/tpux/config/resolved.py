@@ -60,6 +60,7 @@ class Loaded:
         secrets: the value of each `${env:NAME}`, by NAME.
         files: the local files that the config names, to be copied to the job, each with where it is read: at its
             place, or the job's copy.
+        plugin_files: those of them that are plugins.
         sources: where the files of a stored config were read first.
         settings: path and content of each file of settings.
     """
@@ -82,6 +83,7 @@ class Loaded:
     workers: int | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[Path, Path] = field(default_factory=dict)
+    plugin_files: Mapping[Path, Path] = field(default_factory=dict)
     sources: dict[Path, Path] = field(default_factory=dict)
     settings: tuple[tuple[str, str], ...] = ()
 

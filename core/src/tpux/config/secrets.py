@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.config.document import Node, nodes_at, placeholders, scalars
-from tpux.errors import Problem, TpuxError
+from tpux.errors import MASK as MASK
+from tpux.errors import Problem, TpuxError, masked
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
 
-MASK = "********"
 _STORED = re.compile(r"\$\$|\$\{env:([A-Za-z_]\w*)\}")
-_MIN_MASKED_LENGTH = 4  # masking every occurrence of a shorter secret would make messages unreadable
 
 
 def mask(problem: Problem, secrets: Mapping[str, str]) -> Problem:
     """Return the problem with the value of each secret masked."""
-    for secret in sorted(secrets.values(), key=len, reverse=True):
-        if len(secret) >= _MIN_MASKED_LENGTH:
-            message, hint = problem.message.replace(secret, MASK), problem.hint.replace(secret, MASK)
-            problem = replace(problem, message=message, hint=hint)
-    return problem
+    values = secrets.values()
+    return replace(problem, message=masked(problem.message, values), hint=masked(problem.hint, values))
 
 
 def exposed_secrets(section: str, node: Node, exposed: Mapping[str, str]) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -16,6 +17,7 @@ class Stored(NamedTuple):
         sources: where each of these files was read, if that is known.
         home: what `~` in a path on this machine stands for.
         settings: path and content of each file of settings, as it was.
+        plugins: the plugins that are files, each with where it is read.
     """
 
     text: str
@@ -23,3 +25,4 @@ class Stored(NamedTuple):
     sources: Mapping[Path, Path]
     home: Path
     settings: tuple[tuple[str, str], ...] = ()
+    plugins: Mapping[Path, Path] = MappingProxyType({})

@@ -27,7 +27,14 @@ from tpux.lifecycle.end import Ended
 from tpux.lifecycle.errors import JobErrors
 from tpux.lifecycle.loss import lost_after
 from tpux.lifecycle.machines import Pending, Provisioning
-from tpux.lifecycle.open import InvalidStoredConfigError, JobNotOpenedError, JobOpener, OpenedJob, open_job
+from tpux.lifecycle.open import (
+    InvalidStoredConfigError,
+    JobNotOpenedError,
+    JobOpener,
+    OpenedJob,
+    open_job,
+    plugins_of,
+)
 from tpux.lifecycle.recovery import Recovering
 from tpux.lifecycle.run import Running
 from tpux.lifecycle.setup import SettingUp
@@ -85,7 +92,9 @@ class JobController:
         allocator: the calls of its allocator.
         errors: what went wrong in its steps.
         phase: the work of its current state; None before the state's first step.
+        plugins: the installed ones, and the files of its config.
         wake: called when another job has got a request; the supervisor sets it.
+        reopened: called when its config has changed, with other plugins that may be listeners; the same.
     """
 
     def __init__(
@@ -101,12 +110,14 @@ class JobController:
         self.store = store
         self.record = record
         self.errors = JobErrors(record.id, abandoned)
-        self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
-        self.plugins.abandoned_call = lambda name: self.errors.abandoned.get(f"plugin {name}", "")
+        self._installed = plugins.observed(HookObserver(store, clock, record.directory, "supervisor"))
+        self._installed.abandoned_call = lambda name: self.errors.abandoned.get(f"plugin {name}", "")
+        self.plugins = plugins_of(record, self._installed)
         self.workers = Workers(self._connect, clock, Timers.load(record.directory, record.state))
         self.allocator = AllocatorCalls(clock)
         self.phase: Phase | None = None
         self.wake: Callable[[], None] = lambda: None
+        self.reopened: Callable[[], None] = lambda: None
         self._clock = clock
         self._opener = JobOpener(store, record, self.plugins)
         self._deadlines = Deadlines(clock)
@@ -322,8 +333,10 @@ class JobController:
         return self._job_to_end
 
     def _close(self) -> None:
-        self._opener.reload()
+        self.plugins = self._turn.plugins = plugins_of(self.record, self._installed, self.plugins)
+        self._opener.reload(self.plugins)
         self._job_to_end = None
+        self.reopened()
 
     def _wake(self) -> None:
         self.wake()

@@ -29,6 +29,7 @@ from tpux.lifecycle.turn import Next, Turn
 from tpux.lifecycle.waits_for_jobs import require_other_jobs
 from tpux.model import events
 from tpux.model.failures import Failure
+from tpux.plugin import local_files
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
@@ -83,6 +84,7 @@ def change_config(
     report_arguments(loaded, overrides, warn=warn)
     former = _open_former(store, record, plugins, environ, required=state.requested)
     job = replace(former.job, resolved={**former.job.resolved, **record.updates()}) if former else None
+    plugins = loaded.plugins
     draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested, sync=sync)
     if former and job and state.requested:
         _require_same_machines(job, draft, former.config.allocator)
@@ -120,7 +122,9 @@ def load_stored(
     copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
     text = (record.config_directory / "config.yaml").read_text()
     settings = tuple((path, content) for path, content in cast("list[tuple[str, str]]", data.get("settings", [])))
-    stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])), settings)
+    used = sources if sync else copies
+    plugin_files = {file: used[file] for file, copy in copies.items() if copy.parent.name == local_files.DIRECTORY.name}
+    stored = config.Stored(text, used, sources, Path(str(data["home"])), settings, plugin_files)
     former = cast("list[str]", data["overrides"])
     given = joined(former, overrides)
     loaded = config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from tpux import config, env
+from tpux.clock import SystemClock
 from tpux.console import say, waiting_for
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import (
@@ -39,6 +40,7 @@ from tpux.remote.fanout import fanout
 from tpux.remote.followed_script import RemoteScript
 from tpux.remote.forwarded import open_forwarded
 from tpux.store import Store
+from tpux.store.hooks import HookObserver
 from tpux.store.state import State
 
 _NAME = re.compile("[A-Za-z][-._A-Za-z0-9]*")
@@ -294,9 +296,10 @@ def connect_job(job: str | int) -> JobConnection:
         again = "rerun" if state.state == "succeeded" else "resume"
         hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
         raise UsageError(f"job {shown} {_is(state)} and holds no machines", hint=hint)
+    plugins = plugins.observed(HookObserver(store, SystemClock(), record.directory))
     opened = open_job(store, record, plugins, "look", os.environ)
     deleted = sections_with(record, opened.deleted)
-    return JobConnection(opened.job, allocation, plugins, state, "", deleted, store.socket)
+    return JobConnection(opened.job, allocation, opened.plugins, state, "", deleted, store.socket)
 
 
 def reachable_workers(plugins: Plugins, allocation: Allocation, job: Job) -> list[Peer]:

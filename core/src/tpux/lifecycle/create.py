@@ -64,6 +64,7 @@ def create_job(
         warn(f"warning: {warning}")
     report_arguments(loaded, overrides, warn=warn)
     giver = open_giver(store, on, plugins) if on else None
+    plugins = loaded.plugins
     draft = draft_job(store, loaded, plugins, taken_over=giver.job if giver else None)
     if giver:
         require_same_machines(giver, draft)

@@ -16,7 +16,7 @@ from tpux.errors import ConfigError, HostUnreachableError, Problem, TpuxError, p
 from tpux.model.events import ConfigChanged
 from tpux.model.failures import Finding
 from tpux.model.job import Job, is_url
-from tpux.plugin import spec
+from tpux.plugin import local_files, spec
 from tpux.plugin.catalog import ALWAYS_USED
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import durable_paths, selected_plugins
@@ -45,7 +45,9 @@ def config_files(
     Returns:
         The files by name, and what `tpux list` shows of the config, as an event without the config's directory.
     """
-    copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
+    own, copies = loaded.plugin_files, dict[Path, Path]()
+    for number, file in enumerate(loaded.files):
+        copies[file] = local_files.DIRECTORY / file.name if file in own else Path("files", f"{number}-{file.name}")
     resolved = loaded.resolved(
         id=job.id, user=job.user, token=job.token, files={file: directory / copy for file, copy in copies.items()}
     )

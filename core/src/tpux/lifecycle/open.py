@@ -21,7 +21,7 @@ from tpux.model.job import Job
 from tpux.model.json import JsonValue
 from tpux.model.machines import ProvisionRequest, Worker
 from tpux.model.sections import CORE_SECTIONS
-from tpux.plugin import spec
+from tpux.plugin import local_files, spec
 from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins, transports
@@ -65,15 +65,17 @@ class DeletedSecretError(InvalidStoredConfigError):
 
 
 class OpenedJob(NamedTuple):
-    """A job as plugins see it, its validated config, and the values of its secrets by name.
+    """A job as plugins see it, its validated config, the values of its secrets by name, and the plugins that it has.
 
     Attributes:
+        plugins: the installed ones, and the files of its config.
         deleted: the secrets whose values were deleted when the job ended, and which no variable has; they are "".
     """
 
     job: Job
     config: Resolved
     secrets: Mapping[str, str]
+    plugins: Plugins
     deleted: frozenset[str] = frozenset()
 
 
@@ -91,7 +93,7 @@ def open_job(
     Args:
         store: the store that has the job.
         record: the job.
-        plugins: validate the config's sections.
+        plugins: the installed plugins, or those of this job; they validate the config's sections.
         purpose: what the job is opened for.
         environ: values for the secrets of an ended job, whose stored values have been deleted; a secret that is
             not in it is empty.
@@ -105,6 +107,7 @@ def open_job(
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
+    plugins = plugins_of(record, plugins)
     if purpose == "end":
         return _open_to_end(store, record, plugins, environ)
     try:
@@ -141,7 +144,8 @@ def _open_to_run(
     except TpuxError as error:
         hint = error.hint or correction(state)
         raise InvalidStoredConfigError(error.message, where=error.where, hint=hint) from error
-    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
+    plugins.conceal(secrets.values())
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, plugins, deleted)
 
 
 def _open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str]) -> OpenedJob:
@@ -158,7 +162,8 @@ def _open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mappin
     deleted = frozenset(name for name in names if name not in given)
     required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=True)
-    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
+    plugins.conceal(secrets.values())
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, plugins, deleted)
 
 
 def correction(state: State) -> str:
@@ -184,8 +189,20 @@ def stored_config(record: Record, name: str = "") -> dict[str, JsonValue]:
     if (data := files.load(path)) is None:
         raise TpuxError("the job's config cannot be read", where=str(path), hint="restore it from a backup")
     copies = cast("dict[str, str]", data.get("files", {}))
-    here = directory / "files"
-    return {**data, "files": {file: str(here / Path(copy).name) for file, copy in copies.items()}}
+    return {**data, "files": {file: str(directory.joinpath(*Path(copy).parts[-2:])) for file, copy in copies.items()}}
+
+
+def plugins_of(record: Record, plugins: Plugins, before: Plugins | None = None) -> Plugins:
+    """Return the plugins as a job sees them, with the files of its config.
+
+    Args:
+        record: the job.
+        plugins: the installed plugins, or those of this job.
+        before: what was returned before, which is returned again if the config is the same.
+    """
+    directory = record.config_directory / local_files.DIRECTORY
+    known = next((one for one in (plugins, before) if one and one.directory == directory), None)
+    return known or plugins.with_files(local_files.stored(directory, record.state.token), directory)
 
 
 def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[str]]:
@@ -431,10 +448,10 @@ class JobOpener:
                 self._kept = opened
         return opened
 
-    def reload(self) -> None:
-        """Read the config and the secrets again when they are next used."""
+    def reload(self, plugins: Plugins) -> None:
+        """Read the config and the secrets again when they are next used, with these plugins."""
         with self._lock:
-            self._kept = None
+            self._kept, self._plugins = None, plugins
             self._reloads += 1
 
     @property

@@ -32,6 +32,7 @@ from tpux.model.values import (
     VARIABLE_NAME,
     CollectPattern,
     Duration,
+    LocalFile,
     OutputPattern,
     Size,
     Tag,
@@ -495,8 +496,10 @@ class SolveSection(Section):
 
 
 class PluginsSection(Section):
-    """The installed plugins that a job does without."""
+    """The plugins that a job has beside those that are installed, and those that it does without."""
 
+    files: list[LocalFile] = Field(default_factory=list)
+    """Python files, each a plugin that is not installed, whose name is that of the file: `[./my_rule.py]`."""
     disabled: list[str] = Field(default_factory=list)
     """Detectors, solvers and listeners that are not called for this job; all others that are installed are."""
 

@@ -42,7 +42,7 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(
-        ("plugins.new", "plugins.search", "plugins.show", "plugins.check", "plugins.trace", "config.schema"),
+        (*(f"plugins.{name}" for name in ("new", "package", "search", "show", "check", "trace")), "config.schema"),
         "tpux-plugin-testing",
     ),
     **{

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tpux import env
 from tpux.errors import Problem, TpuxError
@@ -52,6 +52,18 @@ class InstalledPlugin:
     disabled_by: str = ""
     broken: str = ""
     hint: str = ""
+    refused: ClassVar[frozenset[str]] = frozenset()
+    """The hooks that it may not implement."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is imported; None if a dist declares the plugin."""
+        return None
+
+    def line_of(self, error: BaseException) -> str:
+        """Return `:LINE`, where in its file an exception comes from; "" if it has none, or it comes from elsewhere."""
+        del error
+        return ""
 
     @property
     def disabled(self) -> bool:
@@ -105,13 +117,13 @@ def may_implement(found: InstalledPlugin, hook: str) -> bool:
     Imports nothing: most plugins are no listeners, and need not be imported to learn that.
     """
     try:
-        module = importlib.util.find_spec(re.split("[.:]", found.value, maxsplit=1)[0].strip())
+        module = None if found.path else importlib.util.find_spec(re.split("[.:]", found.value, maxsplit=1)[0].strip())
     except (ImportError, ValueError):
         return True  # the import reports it
-    if module is None:
+    if module is None and found.path is None:
         return True
-    origins = [Path(module.origin)] if module.origin else []
-    directories = module.submodule_search_locations or []
+    origins = [found.path] if found.path else [Path(module.origin)] if module and module.origin else []
+    directories = (module and module.submodule_search_locations) or []
     sources = [path for directory in directories for path in Path(directory).rglob("*.py")] or origins
     try:
         return len(sources) not in range(1, MAX_SOURCES) or any(hook.encode() in path.read_bytes() for path in sources)
@@ -211,7 +223,7 @@ def module_summary(found: InstalledPlugin) -> str:
     package, *modules = re.split("[:]", found.value)[0].strip().split(".")
     try:
         spec = importlib.util.find_spec(package)
-        paths = [Path(spec.origin)] if spec and spec.origin else []
+        paths = [found.path] if found.path else [Path(spec.origin)] if spec and spec.origin else []
         for directory in (spec.submodule_search_locations or []) if spec and modules else []:
             module = Path(directory, *modules)
             paths = [module.with_suffix(".py"), module / "__init__.py"]
@@ -296,15 +308,17 @@ def reason(error: BaseException) -> str:
 
 def _installed(group: Group, name: str, entries: list[EntryPoint], disabling: _Disabling) -> InstalledPlugin:
     first = entries[0]
-    broken = hint = ""
-    words = name.split(".") if group == "tpux.commands" else [name]
-    if len(words) > 2 or not all(re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", word) for word in words):
-        broken = f"{name!r} is not a valid name: lower-case letters, digits, - and _, beginning with a letter"
-        hint = f"rename the entry point in {first.dist}"
-    elif group == "tpux" and name in RESERVED:
-        broken, hint = f"the name {name!r} is reserved for tpux", f"rename the entry point in {first.dist}"
-    elif len(entries) > 1:
+    broken, hint = name_problem(name, group), f"rename the entry point in {first.dist}"
+    if not broken and len(entries) > 1:
         rivals = " and ".join(sorted(f"{entry.dist} ({entry.value})" for entry in entries))
         broken, hint = f"{rivals} both use the name {name!r}", "uninstall one of them"
     disabled_by = next(filter(None, map(disabling.by, entries)), "")
-    return InstalledPlugin(name, first.dist, first.version, first.value, disabled_by, broken, hint)
+    return InstalledPlugin(name, first.dist, first.version, first.value, disabled_by, broken, hint if broken else "")
+
+
+def name_problem(name: str, group: Group = "tpux") -> str:
+    """Return why a plugin or a command cannot have a name; "" if it can."""
+    words = name.split(".") if group == "tpux.commands" else [name]
+    if len(words) > 2 or not all(re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", word) for word in words):
+        return f"{name!r} is not a valid name: lower-case letters, digits, - and _, beginning with a letter"
+    return f"the name {name!r} is reserved for tpux" if group == "tpux" and name in RESERVED else ""

@@ -148,7 +148,7 @@ class Guard:
             what = _described(hook, name, at_fault)
             log.exception("plugin %s failed in %s", at_fault, what)
             text = "".join(traceback.format_exception(error))
-            raise self._error(f"failed in {what}: {reason(error)}", at_fault, hook, text) from error
+            raise self._error(f"failed in {what}: {reason(error)}", at_fault, hook, text, error) from error
 
     def steps(
         self, name: str, hook: Hook, steps: Generator[object, object, object], involved: Sequence[pluggy.HookImpl]
@@ -234,19 +234,24 @@ class Guard:
         """
         return self._error(f"gave a wrong answer from {method or hook.__name__}: {problem}", name, hook)
 
-    def _error(self, message: str, name: str, hook: Hook, traceback: str = "") -> PluginError:
+    def _error(
+        self, message: str, name: str, hook: Hook, traceback: str = "", cause: BaseException | None = None
+    ) -> PluginError:
         found = self._installed.get(name)
         source = f"{found.dist} {found.version}" if found and found.dist else "the plugin"
         hint = f"a bug in the plugin, not in your config: report it to the authors of {source}"
-        error = PluginError(f"{self.describe(name)} {message}", plugin=name, hook=hook.__name__, hint=hint)
+        if found and found.path:
+            hint = "correct the file: a job has its own copy, which tpux resume JOB --sync replaces"
+        error = PluginError(f"{self.describe(name, cause)} {message}", plugin=name, hook=hook.__name__, hint=hint)
         if self._observer:
             self._observer.failed(HookFailure(name, hook.__name__, error.message, traceback))
         return error
 
-    def describe(self, name: str) -> str:
-        """Return a plugin's name with its dist."""
+    def describe(self, name: str, error: BaseException | None = None) -> str:
+        """Return a plugin's name with its dist, or with its file and the line that an exception comes from."""
         found = self._installed.get(name)
-        return f"plugin {name} ({found.dist} {found.version})" if found and found.dist else f"plugin {name}"
+        line = found.line_of(error) if found and error else ""
+        return f"plugin {name} ({found.dist} {found.version}{line})" if found and found.dist else f"plugin {name}"
 
 
 def _described(hook: Hook, called: str, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pluggy
 
@@ -32,14 +32,19 @@ class HookManager(pluggy.PluginManager):
         self.add_hookspecs(spec)
         self._specified = frozenset(vars(self.hook))
 
-    def register_plugin(self, name: str, plugin: object) -> None:
+    def register_plugin(self, name: str, plugin: object, refused: Collection[str] = ()) -> None:
         """Register a plugin completely, or not at all.
+
+        Args:
+            name: its name.
+            plugin: its module or object.
+            refused: the hooks that it may not implement.
 
         Raises:
             TpuxError: the plugin violates the contract: an unknown hook, or an argument that its hook does not have.
         """
         try:
-            implementations = self._implementations(plugin)
+            implementations = self._implementations(plugin, refused)
             self.register(implementations, name)
         except TpuxError:
             raise
@@ -52,7 +57,7 @@ class HookManager(pluggy.PluginManager):
                 raise
             raise TpuxError(reason(error)) from error
 
-    def _implementations(self, plugin: object) -> Implementations:
+    def _implementations(self, plugin: object, refused: Collection[str]) -> Implementations:
         if plugin is None:
             raise TpuxError("its entry point names None", hint="it must name a module or an object with hooks")
         found = Implementations(plugin)
@@ -63,6 +68,9 @@ class HookManager(pluggy.PluginManager):
                 continue
             count += 1
             hook = options.get("specname") or attribute
+            if hook in refused:
+                hint = "make a dist of it: tpux plugins package FILE"
+                raise TpuxError(f"it implements {hook}, which a file may not: an allocator or transport", hint=hint)
             if hook in self._specified:
                 self._check_arguments(hook, getattr(plugin, attribute))
                 setattr(found, attribute, getattr(plugin, attribute))

@@ -18,8 +18,12 @@ MAX_LATE = 3
 """Calls that do not return after which a hook is not called any more, until its job enters another state."""
 
 
-def call(function: Callable[[], T]) -> T:
+def call(function: Callable[[], T], limit: float = LIMIT) -> T:
     """Return what a function returns, called in a thread that is abandoned if it does not return in time.
+
+    Args:
+        function: the function.
+        limit: seconds that it may take.
 
     Raises:
         TimeoutError: it has not returned.
@@ -35,4 +39,4 @@ def call(function: Callable[[], T]) -> T:
             future.set_exception(error)
 
     threads.pool().submit(run)
-    return future.result(max(LIMIT / env.clock_rate(), LEAST))
+    return future.result(max(limit / env.clock_rate(), LEAST))

@@ -6,15 +6,18 @@ import copy
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import pluggy
 
+from tpux import env
 from tpux.errors import TpuxError
 from tpux.model.job import Job
-from tpux.plugin import answers, calls, spec
+from tpux.plugin import answers, calls, local_files, spec
 from tpux.plugin.catalog import install_hint
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import (
@@ -51,6 +54,8 @@ class Plugins:
     Attributes:
         guard: for what hooks have returned and that runs later.
         observer: receives each call and each failure; None if there is none.
+        files: the names of those that are files, without a dist.
+        directory: where a job has these; None without a job.
         abandoned_call: returns the call of a plugin that did not return, because of which none of its code is called;
             "" if there is none.
     """
@@ -58,7 +63,9 @@ class Plugins:
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:
         self._found = dict(find("tpux") if found is None else found)
         self.guard = Guard(self._found)
-        self.observer: Observer | None = None
+        self.observer = Observer() if env.trace() else None
+        self.files: tuple[str, ...] = ()
+        self.directory: Path | None = None
         self.abandoned_call: Callable[[str], str] = lambda _: ""
         self._manager = HookManager()
         self._loaded: set[str] = set()
@@ -73,6 +80,32 @@ class Plugins:
         same.observer, same.guard = observer, Guard(self._found, observer)
         return same
 
+    def conceal(self, secrets: Iterable[str]) -> None:
+        """Let the observer show these values nowhere."""
+        if self.observer:
+            self.observer.secrets = {*self.observer.secrets, *secrets}
+
+    def with_files(self, found: Mapping[str, InstalledPlugin], directory: Path | None = None) -> Plugins:
+        """Return the same plugins and others, which are files: only who has this object sees them.
+
+        Args:
+            found: the files by name; they precede an installed plugin of that name.
+            directory: that of a job, which has them.
+        """
+        if not found:
+            return self
+        same = Plugins({**self._found, **found})
+        same.files, same.directory, same.observer = tuple(found), directory, self.observer
+        same.guard, same.abandoned_call = Guard(same.installed, self.observer), self.abandoned_call
+        for name, one in self._found.items():
+            if not one.dist and name not in found:
+                same.add(name, self.load(name))
+        return same
+
+    def with_own_files(self) -> Plugins:
+        """Return the same plugins and the files in the user's directory, as a config would have them."""
+        return self.with_files(local_files.found((), self._found, local_files.own_files()))
+
     def add(self, name: str, plugin: object) -> None:
         """Add a plugin that no dist declares, such as a test's; it replaces an installed one.
 
@@ -85,6 +118,11 @@ class Plugins:
             self._manager.register_plugin(name, plugin)
             self._found[name] = InstalledPlugin(name, "", "", repr(plugin))
             self._loaded.add(name)
+
+    @property
+    def installed(self) -> Mapping[str, InstalledPlugin]:
+        """What is installed, by name."""
+        return self._found
 
     def names(self, *, disabled: bool = False) -> list[str]:
         """Return the names of all installed plugins, broken ones included, and disabled ones only on request."""
@@ -175,18 +213,18 @@ class Plugins:
             TpuxError: as `_load`, or it does not return from its import.
         """
         try:
-            if name in self._loaded:
+            if name in self._loaded or name in self.files:  # the import of a file has a limit of its own
                 self._load(name)
             else:
                 self.guard.limited(name, calls.IMPORT, lambda: self._load(name))
         except PluginError as error:
             raise UnusablePluginError(error.message, hint=error.hint) from error
 
-    def listeners(self) -> list[str]:
-        """Return the plugins that may implement `on_event`; imports none of them."""
-        hook = spec.on_event.__name__
-        loaded = [name for name in self.names() if name in self._loaded]
-        others = [name for name in self.names() if name not in self._loaded and not self._found[name].broken]
+    def listeners(self, among: Iterable[str] | None = None) -> list[str]:
+        """Return the plugins that may implement `on_event`, all or among these; imports none of them."""
+        hook, names = spec.on_event.__name__, [*(self.names() if among is None else among)]
+        loaded = [name for name in names if name in self._loaded]
+        others = [name for name in names if name not in self._loaded and not self._found[name].broken]
         return sorted(
             [name for name in loaded if any(one.startswith(hook) for one in self._hooks(name))]
             + [name for name in others if may_implement(self._found[name], hook)]
@@ -325,7 +363,9 @@ class Plugins:
                 try:
                     plugin = found.load()
                     with self._registering:
-                        self._manager.register_plugin(name, plugin)
+                        self._manager.register_plugin(name, plugin, found.refused)
+                        if isinstance(found, local_files.LocalPlugin):
+                            weakref.finalize(self._manager, found.forget)
                     self._loaded.add(name)
                 except TpuxError as error:
                     self._errors[name] = with_requirements(found, error)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
-from tpux.errors import TpuxError
+from tpux import env
+from tpux.errors import MASK, TpuxError, masked
 from tpux.model.machines import Worker
+
+if TYPE_CHECKING:
+    from tpux.model.json import JsonValue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +32,7 @@ class HookCall:
         steps: how many steps a generator has yielded, None if the answer was none.
         outcome: `nothing` if the answer was None, `closed` if a step failed and the generator was not continued.
         error: the message, if it failed.
+        answer: what it returned; of a generator what it returned after the last step.
     """
 
     plugin: str
@@ -38,6 +43,31 @@ class HookCall:
     steps: int | None
     outcome: Outcome
     error: str = ""
+    answer: object = None
+
+    def shown(self, secrets: Collection[str]) -> dict[str, JsonValue]:
+        """Return the call as JSON: the answer as text of at most `MAX_ANSWER` bytes, without secrets.
+
+        Args:
+            secrets: what is masked; the values of `storage_options` are anyway.
+        """
+        times = {"seconds": round(self.seconds, 6), "own_seconds": round(self.own_seconds, 6)}
+        text = masked(self._describe_answer(), secrets).encode(errors="replace")
+        answer = text.decode() if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER].decode(errors='ignore')}..."
+        return {**vars(self), **times, "error": masked(self.error, secrets), "answer": answer}
+
+    def _describe_answer(self) -> str:
+        answer = self.answer
+        if isinstance(answer, Mapping) and self.hook == "storage_options":
+            answer = dict.fromkeys(answer, MASK)
+        try:
+            return "" if answer is None else repr(answer)
+        except Exception as error:  # noqa: BLE001  (a plugin's own class)
+            return f"{type(self.answer).__name__}, which cannot be shown: {error}"
+
+
+MAX_ANSWER = 2048
+"""Bytes of an answer that are shown."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +88,13 @@ class HookFailure:
 
 
 class Observer:
-    """Receives hook calls. Its methods are called in the thread of the call, and raise nothing."""
+    """Receives hook calls. Its methods are called in the thread of the call, and raise nothing.
+
+    Attributes:
+        secrets: values that it shows nowhere.
+    """
+
+    secrets: Collection[str] = ()
 
     def called(self, call: HookCall) -> None:
         """Note a call that has ended."""
@@ -98,21 +134,21 @@ class _Observation:
             raise
         if isinstance(answer, Generator):
             return self._steps(answer)
-        self._end("nothing" if answer is None else "answered")
+        self._end("nothing" if answer is None else "answered", answer=answer)
         return answer
 
     def _steps(self, steps: Generator[object, object, object]) -> Generator[object, object, object]:
         sent: object = None
         count = 0
         outcome: Outcome = "closed"
-        message = ""
+        message, answer = "", None
         try:
             while True:
                 try:
                     step = self._timed(steps.send, sent)
                 except StopIteration as end:
-                    outcome = "answered"
-                    return end.value
+                    outcome, answer = "answered", end.value
+                    return answer
                 except TpuxError as error:
                     outcome, message = "failed", error.message
                     raise
@@ -125,7 +161,7 @@ class _Observation:
                 outcome, message = "failed", error.message
                 raise
             finally:
-                self._end(outcome, steps=count, error=message)
+                self._end(outcome, steps=count, error=message, answer=answer)
 
     def _timed(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         started = perf_counter()
@@ -134,6 +170,14 @@ class _Observation:
         finally:
             self._own += perf_counter() - started
 
-    def _end(self, outcome: Outcome, *, steps: int | None = None, error: str = "") -> None:
+    def _end(self, outcome: Outcome, *, steps: int | None = None, error: str = "", answer: object = None) -> None:
         seconds = perf_counter() - self._started
-        self._observer.called(HookCall(*self._names, seconds, self._own, steps, outcome, error))
+        call = HookCall(*self._names, seconds, self._own, steps, outcome, error, answer)
+        if env.trace():
+            from tpux.console import say
+
+            shown = call.shown(self._observer.secrets)
+            worker = "" if call.worker is None else f" of worker {call.worker}"
+            result = f"{outcome}: {shown['error'] or shown['answer']}".removesuffix(": ")
+            say(f"trace: {call.plugin}: {call.hook}{worker}, {seconds:.3f} s, {result}")
+        self._observer.called(call)

@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tpux import env
 from tpux.clock import Clock
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpux.store import Store
 
 _log = logging.getLogger(__name__)
+Process = Literal["shell", "supervisor"]
 TRACE = "hooks.jsonl"
 """The trace in a job's directory. A job is traced if it has this file."""
 MAX_TRACE = 16 * 1024 * 1024
@@ -44,16 +45,18 @@ class HookObserver(Observer):
         store: the store.
         clock: the current time.
         job: the directory of the job that the hooks are called for; None if it is not on disk yet.
+        process: whose calls they are.
 
     Attributes:
         lines: the trace of a job that is not on disk yet.
     """
 
-    def __init__(self, store: Store, clock: Clock, job: Path | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, job: Path | None = None, process: Process = "shell") -> None:
         self.lines: list[bytes] = []
         self._failures = failures_dir(store)
         self._clock = clock
         self._job = job
+        self._process = process
 
     def called(self, call: HookCall) -> None:
         """Append a call to the job's trace, if it has one."""
@@ -76,8 +79,8 @@ class HookObserver(Observer):
             os.close(handle)
 
     def _line(self, call: HookCall) -> bytes:
-        seconds = {"seconds": round(call.seconds, 6), "own_seconds": round(call.own_seconds, 6)}
-        return files.dump({"at": self._clock.now() - call.seconds, **vars(call), **seconds})
+        at = self._clock.now() - call.seconds
+        return files.dump({"at": at, "process": self._process, **call.shown(self.secrets)})
 
     def failed(self, failure: HookFailure) -> None:
         """Replace the plugin's last failure."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tpux.backoff import Backoff
 from tpux.clock import Clock
-from tpux.model.job import Job
+from tpux.lifecycle.open import OpenedJob
 from tpux.store import offsets
 from tpux.store.offsets import Offset
 from tpux.store.record import Record
@@ -36,7 +36,7 @@ class ListenerCursor:
 
     Attributes:
         record: the job.
-        open_job: returns the job as plugins see it.
+        open_job: returns the job, with its plugins.
         end: the length of the events that are on the disk.
         offset: the end of the last event that the listener has received.
         failures: how often the call for the next event has failed.
@@ -49,7 +49,7 @@ class ListenerCursor:
     """
 
     record: Record
-    open_job: Callable[[], Job]
+    open_job: Callable[[], OpenedJob]
     end: int
     offset: int
     failures: int = 0
@@ -76,7 +76,7 @@ class Backlog:
         self._progress: dict[str, ListenerCursor] = {}
         self._pending: set[str] = set()
 
-    def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool) -> None:
+    def follow(self, record: Record, open_job: Callable[[], OpenedJob], *, done: bool) -> None:
         """Receive a job's events from now on, from the stored offset; see `Listeners.follow`.
 
         Raises:

@@ -60,8 +60,9 @@ def _check(store: Store, jobs: Sequence[str]) -> None:
             for _ in record.events():
                 pass
             record.refresh()
-            for name in selected_plugins(open_job(store, record, plugins).job):
-                plugins.load(name)
+            opened = open_job(store, record, plugins)
+            for name in selected_plugins(opened.job):
+                opened.plugins.load(name)
         except TpuxError as error:
             raise TpuxError(error.message, where=f"job {int(record.id)}", hint=error.hint) from error
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from tpux import threads
 from tpux.clock import Clock
 from tpux.errors import TpuxError
+from tpux.lifecycle.open import OpenedJob
 from tpux.model.events import Event, Tick
-from tpux.model.job import Job
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.manager import Plugins
@@ -68,7 +68,7 @@ class Delivery:
 
     Args:
         name: the listener's plugin. Whether it implements the hook is known when it has been imported.
-        plugins: the installed plugins.
+        plugins: the installed plugins; None for a listener that is a file, which each of its jobs imports.
         clock: the current time.
         report: receives messages for the user.
         observer: returns what observes the calls for a job, given the job's directory.
@@ -83,20 +83,21 @@ class Delivery:
     def __init__(
         self,
         name: str,
-        plugins: Plugins,
+        plugins: Plugins | None,
         clock: Clock,
         report: Callable[[ListenerReport], None],
         observer: Callable[[Path], Observer],
     ) -> None:
         self.name = name
-        self.settled = self.absent = self.disabled = False
+        self.settled = self._imported = plugins is None
+        self.absent = self.disabled = False
         self._plugins = plugins
         self._clock = clock
         self._report = report
         self._observer = observer
         self._guard = threading.Lock()
         self.backlog = Backlog(name, clock)
-        self._imported = self._stopping = False
+        self._stopping = False
         self._thread: object | None = None  # which thread delivers; another one is abandoned
         self._task: Task | None = None
         self._since: float | None = None  # since when the plugin's code runs (monotonic)
@@ -166,7 +167,7 @@ class Delivery:
         with self._guard:
             self._since = self._clock.monotonic()
         try:
-            implemented = self._plugins.implements(self.name, spec.on_event)
+            implemented = self._plugins is not None and self._plugins.implements(self.name, spec.on_event)
         except BaseException as error:  # noqa: BLE001  (the boundary to plugin code)
             _log.warning("plugin %s is not called as a listener: %s", self.name, error)
             implemented = False
@@ -215,14 +216,16 @@ class Delivery:
             self._call, self._since = call, self._clock.monotonic()
         problem = ""
         try:
-            job = self._open_job(call)
+            opened = self._open_job(call)
         except BaseException as error:  # noqa: BLE001  (it may raise whatever the job's plugins do)
             self._cannot_open(call, error, thread)
             return False
         call.progress.open_problem = ""
         try:
-            if job is not None:
-                self._plugins.observed(self._observer(job.directory)).notify(self.name, job, call.event)
+            if opened is not None:
+                observer = self._observer(opened.job.directory)
+                observer.secrets = opened.secrets.values()
+                opened.plugins.observed(observer).notify(self.name, opened.job, call.event)
         except TpuxError as error:
             problem = error.message
         except BaseException as error:  # noqa: BLE001  (the boundary to plugin code)
@@ -240,12 +243,12 @@ class Delivery:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
 
-    def _open_job(self, call: Call) -> Job | None:
+    def _open_job(self, call: Call) -> OpenedJob | None:
         """Return the job as of an event; at a tick as it is, None if its section asks for no ticks."""
-        job = call.progress.open_job()
+        opened = call.progress.open_job()
         if not call.ticks:
-            return replace(job, attempt=call.event.attempt, stage=call.event.stage)
-        return job if (section := job.sections.get(self.name)) is not None and section.ticks() else None
+            return opened._replace(job=replace(opened.job, attempt=call.event.attempt, stage=call.event.stage))
+        return opened if (section := opened.job.sections.get(self.name)) is not None and section.ticks() else None
 
     def _cannot_open(self, call: Call, error: BaseException, thread: object) -> None:
         """Wait before a job is opened again. This is no failure of the listener: it has not been called."""

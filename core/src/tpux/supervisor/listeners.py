@@ -11,11 +11,12 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.model.job import Job
+from tpux.lifecycle.open import OpenedJob
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import offsets
@@ -49,7 +50,9 @@ class Listeners:
         self._guard = threading.Lock()
         self._reports: dict[str, ListenerReport] = {}
         self._exit_requested: float | None = None
-        self._listeners = [Delivery(name, plugins, clock, self._report, observer) for name in plugins.listeners()]
+        self._installed = plugins.listeners()
+        self._deliver = partial(Delivery, clock=clock, report=self._report, observer=observer)
+        self._listeners = [self._deliver(name, plugins) for name in self._installed]
 
     def start(self) -> None:
         """Read what earlier supervisors reported; the listeners that they disabled are enabled again."""
@@ -60,23 +63,34 @@ class Listeners:
         if before != tuple(kept):
             self._write_reports()
 
-    def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool = False) -> None:
+    def follow(
+        self, record: Record, open_job: Callable[[], OpenedJob], plugins: Plugins, *, done: bool = False
+    ) -> None:
         """Notify the listeners of a job's events, before the job has its first turn.
 
         Args:
             record: the job, just read.
-            open_job: returns the job as plugins see it.
+            open_job: returns the job, with its plugins.
+            plugins: its plugins, with its own files among them.
             done: the job writes no more events; it may have some that a listener has not received.
         """
         self._exit_requested = None if not done else self._exit_requested
+        files = plugins.listeners(plugins.files) if plugins.files else []
+        with self._guard:
+            there = {one.name for one in self._listeners}
+            self._listeners = [*self._listeners, *(self._deliver(name, None) for name in files if name not in there)]
+            names = {one.name for one in self._listeners} & {*self._installed, *files}
         for listener in self._listeners:
+            if listener.name not in names:
+                listener.backlog.drop_job(record.id)
+                continue
             try:
                 listener.backlog.follow(record, open_job, done=done)
             except (TpuxError, OSError) as error:
                 _log.warning("job %s: listener %s is not notified: %s", record.id, listener.name, error)
         if not done:
             try:
-                offsets.reset_uninstalled(record, {one.name for one in self._listeners})
+                offsets.reset_uninstalled(record, names)
             except OSError as error:
                 _log.warning("job %s: cannot reset the listeners that are not installed: %s", record.id, error)
 
@@ -102,7 +116,8 @@ class Listeners:
         All plugins are imported before the first call, since a plugin may wrap the calls of others.
         """
         if any(one.absent for one in self._listeners):
-            self._listeners = [one for one in self._listeners if not one.absent]
+            with self._guard:
+                self._listeners = [one for one in self._listeners if not one.absent]
         ready = all(one.settled for one in self._listeners if one.backlog.behind())
         for listener in self._listeners:
             listener.check(deliver=ready)

@@ -20,7 +20,7 @@ from tpux.lifecycle import allocator_calls
 from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.allocator_calls import AllocatorCall
 from tpux.lifecycle.errors import call_key
-from tpux.lifecycle.open import open_job
+from tpux.lifecycle.open import JobOpener, plugins_of
 from tpux.model.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.remote.calls import Call, StepInterruptedError
@@ -74,7 +74,8 @@ class Supervisor:
         self._report = report.Report(os.getpid())
         self._plugins = Plugins()
         self._files = Files(store.supervisor)
-        self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
+        observer = partial(HookObserver, store, clock, process="supervisor")
+        self._listeners = Listeners(self._plugins, clock, self._files, observer)
         self._stop, self._wake_file = os.fspath(self._files.stop), os.fspath(self._files.wake)
         self._lock = Lock(self._files.lock)
         self._server = Server(store.socket, self._find, clock)
@@ -383,7 +384,9 @@ class Supervisor:
         if (state := record.refresh()).done and not pending and not leftover:
             if open_jobs.is_open(state):  # that of an older tpux is missing
                 open_jobs.mark(open_jobs.mark_of(str(record.directory)))
-            self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins, "look").job, done=True)
+            plugins = plugins_of(record, self._plugins)
+            opener = JobOpener(self._store, record, plugins)
+            self._listeners.follow(record, partial(opener.open, "look"), plugins, done=True)
             return
         ends = any(request.action in {"stop", "delete"} for request in pending)
         if descriptors.is_short(urgent=True) if ends else descriptors.is_half_used():
@@ -402,7 +405,8 @@ class Supervisor:
         )
         controller.wake = self._look_again
         controller.allocator.on_answer = partial(self._look_at, job)
-        self._listeners.follow(record, lambda: controller.open().job)
+        controller.reopened = lambda: self._listeners.follow(record, controller.open, controller.plugins)
+        controller.reopened()
         with self._guard:
             self._controllers[job] = controller
             self._schedule(job, 0)

@@ -73,6 +73,11 @@ def commands(name: str, kind: str) -> list[str]:
     return ["pip install -e '.[test]'", "python -m pytest", KINDS[kind].run.replace(SAMPLE, name)]
 
 
+def commands_of_package(name: str) -> list[str]:
+    """Return the commands that follow when a file has become a dist: install, test and show the plugin."""
+    return [*commands(name, "rule")[:2], f"tpux plugins show {name}"]
+
+
 def write(name: str, kind: str, parent: Path) -> Path:
     """Write the project of a new plugin; it is there as a whole, or not at all.
 
@@ -88,6 +93,28 @@ def write(name: str, kind: str, parent: Path) -> Path:
         UsageError: the directory exists.
         TpuxError: it cannot be written.
     """
+    return _write(name, render(name, kind), parent)
+
+
+def write_package(name: str, file: Path, parent: Path) -> Path:
+    """Write the project of a dist that has a plugin that is a file; the arguments and errors are those of `write`.
+
+    Args:
+        name: the plugin's name.
+        file: its code.
+        parent: where its directory will be.
+
+    Returns:
+        The directory.
+    """
+    try:
+        code = file.read_text()
+    except (OSError, ValueError) as error:
+        raise TpuxError(f"cannot read {file}: {error}") from error
+    return _write(name, render_package(name, code), parent)
+
+
+def _write(name: str, project: Mapping[str, str], parent: Path) -> Path:
     directory = parent / f"tpux-plugin-{name}"
     if directory.exists() or directory.is_symlink():
         raise UsageError(f"{directory} exists", hint=f"remove it, or name another place: --directory {parent}/...")
@@ -98,7 +125,7 @@ def write(name: str, kind: str, parent: Path) -> Path:
             f"cannot write {directory}: {error.strerror}", hint="name a directory: --directory DIR"
         ) from error
     try:
-        for path, text in render(name, kind).items():
+        for path, text in project.items():
             (new / path).parent.mkdir(parents=True, exist_ok=True)
             (new / path).write_text(text)
         new.chmod(0o755)
@@ -112,21 +139,50 @@ def write(name: str, kind: str, parent: Path) -> Path:
 
 def render(name: str, kind: str) -> dict[str, str]:
     """Return the files of a new plugin's project by path."""
-    found, templates = KINDS[kind], files("tpux_testing") / "templates"
-    module = f"tpux_{name.replace('-', '_')}"
+    return _render(name, KINDS[kind], kind, kind, commands(SAMPLE, kind))
+
+
+def render_package(name: str, code: str) -> dict[str, str]:
+    """Return the files of a project by path that has the plugin of a file: its code is as it is, and it has no example.
+
+    Args:
+        name: the plugin's name.
+        code: the content of the file.
+    """
+    project = _render(name, Kind(), "plugin", "file", commands_of_package(SAMPLE))
+    readme = "".join(line for line in project["README.md"].splitlines(keepends=True) if "example.yaml" not in line)
+    return {**project, "README.md": readme, f"src/{_module(name)}/__init__.py": code}
+
+
+def _render(name: str, kind: Kind, word: str, directory: str, typed: list[str]) -> dict[str, str]:
+    """Return the files of a project by path.
+
+    Args:
+        name: the plugin's name.
+        kind: what its entry point is.
+        word: what it is called.
+        directory: that of its templates.
+        typed: the commands that follow.
+    """
+    templates, module = files("tpux_testing") / "templates", _module(name)
     substitutes = {
-        "kind": kind,
-        "group": found.group,
-        "attribute": found.attribute,
-        "dependencies": "".join(f', "{one}"' for one in found.dependencies),
-        "commands": "\n".join(commands(SAMPLE, kind)),
+        "kind": word,
+        "group": kind.group,
+        "attribute": kind.attribute,
+        "dependencies": "".join(f', "{one}"' for one in kind.dependencies),
+        "commands": "\n".join(typed),
     }
+    own = {path: templates / directory / one for path, one in _OF_KIND.items()}
     texts = {
         **{path: Template((templates / f"{path}.in").read_text()).substitute(substitutes) for path in _COMMON},
-        **{path.replace("MODULE", module): (templates / kind / one).read_text() for path, one in _OF_KIND.items()},
+        **{path.replace("MODULE", module): one.read_text() for path, one in own.items() if one.is_file()},
         f"src/{module}/py.typed": "",
     }
     return {path: _renamed(text, name, module) for path, text in texts.items()}
+
+
+def _module(name: str) -> str:
+    return f"tpux_{name.replace('-', '_')}"
 
 
 _COMMON = ("pyproject.toml", "README.md")

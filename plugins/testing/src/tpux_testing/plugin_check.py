@@ -145,7 +145,7 @@ def run_contracts(
             yield replace(ended, message=f"the local fixture of {word} did not end: {ended.message}")
 
 
-def run_contract(name: str, contract: Callable[[], None]) -> ContractResult:
+def run_contract(name: str, contract: Callable[[], object]) -> ContractResult:
     """Call a contract, and return what came of it."""
     try:
         with stdout_to_stderr():

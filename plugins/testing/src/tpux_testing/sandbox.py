@@ -91,7 +91,7 @@ class Sandbox:
         """Return the job that a config would create: validated, with the answers of `resolve`, not in the store."""
         loaded = config.load(self.write_config(given), plugins=self.plugins)
         self.secrets.update(loaded.secrets)
-        job = draft_job(self.store, loaded, self.plugins)
+        job = draft_job(self.store, loaded, loaded.plugins)
         return replace(job, id=f"{self._count:06d}", directory=self.new_directory())
 
     def jobs(self, word: str, full: Config | None = None, selected: Config | None = None) -> dict[str, Job]:

@@ -31,6 +31,7 @@ ConfigOption = Annotated[
 
 @app.command(
     epilog="Example: tpux plugins check apt --config train.yaml\n\nExample: tpux plugins check tpux-plugin-apt --json"
+    "\n\nExample: tpux plugins check ./my_rule.py"
 )
 def check(word: PluginOrDist, config: ConfigOption = None, json: Json = False) -> None:
     """Check a plugin, or all that a dist provides, with the contracts of `tpux_testing` that fit.
@@ -39,7 +40,8 @@ def check(word: PluginOrDist, config: ConfigOption = None, json: Json = False) -
     and environments in a temporary home directory on this machine, allocators and transports on the local fixture that
     their dist names. A cloud is never contacted, and without such a fixture the contract is skipped. A listener really
     is called: name a test server in FILE. Of a command: its name and import, and whether it can be run; if PLUGIN is a
-    dist, such as tpux-plugin-gcp, also its help, its errors of use and what it prints.
+    dist, such as tpux-plugin-gcp, also its help, its errors of use and what it prints. Of a file: what
+    plugins.files checks, and its hooks.
     """
     from tpux.plugin.manager import Plugins
 
@@ -70,6 +72,9 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
             message = f"{finding.where}: {finding.message}"
             yield ContractResult("declaration", outcomes.get(finding.level, "ok"), message, finding.hint)
 
+    if word.endswith(".py"):
+        yield from _check_file(Path(word), plugins)
+        return
     commands = installed_commands()
     config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())
     if names := names_of_dist(word, plugins, commands):
@@ -84,6 +89,19 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
     yield from results(check_declaration(details, plugins))
     if details.status.status not in {"broken", "disabled"}:
         yield from run_contracts(word, plugins, config, secrets)
+
+
+def _check_file(path: Path, plugins: Plugins) -> Iterator[ContractResult]:
+    from tpux.plugin import local_files
+    from tpux_testing.plugin_check import run_contract
+    from tpux_testing.static import hooks_contract
+
+    name = path.stem
+    file = plugins.with_files(local_files.found([path.absolute()], plugins.installed))
+    declared = run_contract("declaration", lambda: file.load(name))
+    yield declared
+    if declared.outcome == "ok":
+        yield run_contract("hooks_contract", lambda: hooks_contract(name, plugin=file.load(name)))
 
 
 def _check_command(name: str) -> Iterator[ContractResult]:

@@ -28,7 +28,7 @@ def show(word: WordArg, json: Json = False) -> None:
     from tpux_testing import traces
     from tpux_testing.details import details_of
 
-    plugins, commands = Plugins(), installed_commands()
+    plugins, commands = Plugins().with_own_files(), installed_commands()
     if command := command_only(word, plugins, commands):
         if json:
             emit(asdict(command))

@@ -1,0 +1,242 @@
+"""Plugins without a package: files that a config names, and those of the user's own directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+RULE = """
+from tpux import Action, Failure, Section, hookimpl
+
+class MySection(Section):
+    \"\"\"How often.\"\"\"
+    times: int = 3
+    \"\"\"Restarts.\"\"\"
+
+@hookimpl
+def config_section(): return MySection
+
+@hookimpl
+def on_preempt(config: MySection, failure: Failure) -> Action:
+    return Action("resume") if failure.kind == "program" else Action()
+"""
+LISTENER = """
+from pathlib import Path
+from tpux import hookimpl
+
+@hookimpl
+def on_event(job, event):
+    with Path({path!r}).open("a") as file:
+        file.write(f"{text} {{job.id}} {{event.type}}\\n")
+"""
+CONFIG = """
+plugins: {files: [./my_rule.py]}
+my_rule: {times: 1}
+job: {rule: my_rule}
+tpu: {accelerator: v4-8}
+command: {cmd: 'test "$TPUX_ATTEMPT" = 2'}
+"""
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def own(tpux) -> Path:
+    """The user's own directory of plugins."""
+    tpux.env["XDG_CONFIG_HOME"] = str(tpux.work / "xdg")
+    return tpux.work / "xdg/tpux/plugins"
+
+
+def test_a_file_is_a_rule_of_the_job_that_names_it_and_of_no_other(tpux):
+    write(tpux.work / "my_rule.py", RULE)
+    tpux("run", tpux.config(CONFIG))
+    shown = tpux.json("list")[0]
+    assert shown["state"] == "succeeded"
+    other = tpux.config("job: {rule: my_rule}\ntpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}\n", "other.yaml")
+    assert "no plugin 'my_rule' is installed" in tpux("create", other, code=2).stderr
+
+
+def test_an_edit_changes_no_job_and_jobs_of_one_supervisor_have_each_their_own(tpux, own):
+    """The copies are those of the time of `create`, also for a supervisor that imports them only after the edit."""
+    log, gate = tpux.work / "log", tpux.work / "gate"
+    file = write(own / "my-ear.py", LISTENER.format(path=str(log), text="one"))
+    wait = f"tpu: {{accelerator: v4-8}}\ncommand: {{cmd: 'until [ -e {gate} ]; do sleep 0.1; done'}}\n"
+    first = tpux.create(wait)
+    write(file, LISTENER.format(path=str(log), text="two"))
+    second = tpux.create(wait)
+    write(file, "raise RuntimeError('edited')\n")
+    tpux.until_state(first, "running")
+    tpux.until_state(second, "running")
+    tpux.kill_supervisor()
+    gate.touch()
+    tpux("wait", first, second)
+    tpux.until_done()
+    lines = {tuple(line.split()) for line in log.read_text().splitlines()}
+    assert {(text, job) for text, job, _ in lines} == {("one", first), ("two", second)}
+    assert ("one", first, "created") in lines
+    assert ("two", second, "attempt-ended") in lines
+
+
+def test_a_resumed_job_keeps_its_copy_until_it_is_told_to_read_the_file_again(tpux):
+    file = write(tpux.work / "my_rule.py", RULE.replace('"resume"', '"none"').replace('Action("none")', "Action()"))
+    tpux("run", tpux.config(CONFIG.replace("= 2", "= 4")), code=100)
+    job = tpux.json("list")[0]["id"]
+    write(file, RULE)
+    tpux("rerun", job)
+    tpux("wait", job, code=None)
+    assert tpux.show(job)["state"] == "failed"
+    tpux("rerun", job, "--sync")
+    tpux("wait", job, code=None)
+    assert tpux.show(job)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_file_that_others_may_write_is_refused(runner, mode):
+    write(runner.work / "my_rule.py", RULE, mode)
+    done = runner("create", runner.config(CONFIG), code=2)
+    assert f"my_rule.py can be written by others (mode {mode:04o})" in done.stderr
+    assert "hint: chmod go-w " in done.stderr
+    assert "job.yaml:2:19" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_is_refused(runner):
+    os.chown(write(runner.work / "my_rule.py", RULE), 65534, 65534)
+    assert "my_rule.py belongs to another user" in runner("create", runner.config(CONFIG), code=2).stderr
+
+
+def test_a_file_of_the_user_that_others_may_write_is_not_copied(tpux, own):
+    write(own / "my_ear.py", LISTENER.format(path=str(tpux.work / "log"), text="one"), 0o666)
+    done = tpux("run", tpux.config("tpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}\n"))
+    assert "my_ear.py can be written by others" in done.stderr
+    tpux.until_done()
+    assert not (tpux.work / "log").exists()
+    assert not [*tpux.home.rglob("my_ear.py")]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("docker", "", "tpux-plugin-docker 0.1.0 and local file "),
+        ("command", "", "the name 'command' is reserved for tpux"),
+        ("My", "", "'My' is not a valid name"),
+        ("broken", "import tpux\n\nnone.such\n", "broken.py:3: NameError: name 'none' is not defined"),
+        ("broken", "x = 1\ndef f(:\n", "broken.py:2: SyntaxError: "),
+        ("broken", "import sys\nsys.exit(3)\n", "broken.py:2: it called sys.exit(3)"),
+        ("empty", "", "it implements no hook"),
+        ("wrong", "import tpux\n@tpux.hookimpl\ndef setpu(): ...\n", "there is no hook 'setpu': did you mean 'setup'?"),
+        ("cloud", "import tpux\n@tpux.hookimpl\ndef release(): ...\n", "it implements release, which a file may not"),
+        ("wire", "import tpux\n@tpux.hookimpl\ndef connect(): ...\n", "it implements connect, which a file may not"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_an_error_of_the_config(runner, name, code, message):
+    write(runner.work / f"{name}.py", code)
+    config = f"plugins: {{files: [{name}.py]}}\ntpu: {{accelerator: v4-8}}\ncommand: {{cmd: 'true'}}\n"
+    done = runner("create", runner.config(config), code=2)
+    assert "job.yaml:1:19" in done.stderr
+    assert message in done.stderr
+
+
+def test_the_file_that_is_named_exists_and_is_named_in_the_config_itself(runner):
+    write(runner.work / "my_rule.py", RULE)
+    config = runner.config("tpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}\n")
+    assert (
+        "my_rule.py is not in the config itself"
+        in runner("create", config, "plugins.files=[my_rule.py]", code=2).stderr
+    )
+    config = runner.config("plugins: {files: [no.py]}\ntpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}\n")
+    assert "file not found" in runner("create", config, code=2).stderr
+
+
+def test_an_import_that_blocks_ends_at_the_limit_and_is_named_with_its_line(runner):
+    runner.env["TPUX_CLOCK_RATE"] = "20"
+    write(runner.work / "slow.py", "import time\n\ntime.sleep(3600)\n")
+    config = "plugins: {files: [slow.py]}\ntpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}\n"
+    done = runner("create", runner.config(config), code=2)
+    assert "slow.py:3: its import has not ended within 10 s" in done.stderr
+
+
+def test_a_failure_of_a_hook_names_the_line_of_the_jobs_copy(tpux):
+    write(tpux.work / "my_rule.py", RULE.replace('return Action("resume")', 'return none.such or Action("resume")'))
+    done = tpux("run", tpux.config(CONFIG), code=100)
+    job = tpux.json("list")[0]["id"]
+    copy = tpux.directory(job) / "plugins/my_rule.py"
+    assert f"plugin my_rule (local file {copy}:14) failed in on_preempt: NameError" in str(tpux.events(job, "waiting"))
+    assert f"{copy}:14" in done.stderr
+
+
+def test_the_list_shows_the_files_of_the_user(runner, own_runner):
+    write(own_runner / "my_rule.py", '"""Rule `my_rule`: resumes."""\n' + RULE)
+    write(own_runner / "bad.py", "x = 1\n1/0\n")
+    write(own_runner / "docker.py", RULE)
+    rows = {row["name"]: row for row in json.loads(runner("plugins", "list", "--json").stdout)}
+    assert (rows["my_rule"]["dist"], rows["my_rule"]["version"]) == ("local file", str(own_runner / "my_rule.py"))
+    assert rows["bad"]["status"] == "broken"
+    assert f"{own_runner}/bad.py:2: ZeroDivisionError" in rows["bad"]["error"]
+    assert "both use the name 'docker'" in rows["docker"]["error"]
+    line = next(line for line in runner("plugins", "list").stdout.splitlines() if line.startswith("my_rule "))
+    assert line.split()[1:5] == ["rule", "local", "file", "ok"]
+
+
+@pytest.fixture
+def own_runner(runner) -> Path:
+    runner.env["XDG_CONFIG_HOME"] = str(runner.work / "xdg")
+    return runner.work / "xdg/tpux/plugins"
+
+
+def test_a_file_becomes_a_package_whose_tests_pass(runner, tmp_path):
+    """The tests are those of the new project, which has the file's code."""
+    file = write(runner.work / "my_rule.py", RULE)
+    typed = runner("plugins", "package", "my_rule.py").stdout.splitlines()
+    project = runner.work / "tpux-plugin-my_rule"
+    assert typed == [f"cd {project.name} && pip install -e '.[test]'", "python -m pytest", "tpux plugins show my_rule"]
+    assert (project / "src/tpux_my_rule/__init__.py").read_text() == file.read_text()
+    assert 'my_rule = "tpux_my_rule"' in (project / "pyproject.toml").read_text()
+    assert "example.yaml" not in (project / "README.md").read_text()
+    site = install_editable(project, tmp_path / "site")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", project],
+        cwd=project,
+        env={**runner.env, "PYTHONPATH": f"{site}:{project / 'src'}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "my_rule.py is no file" in runner("plugins", "package", "no/my_rule.py", code=2).stderr
+    write(runner.work / "docker.py", RULE)
+    assert "the name 'docker' is taken" in runner("plugins", "package", "docker.py", code=2).stderr
+
+
+def install_editable(project: Path, site: Path) -> Path:
+    """Declare a project's entry points in a directory of PYTHONPATH, as an editable installation does."""
+    info = site / "tpux_plugin_my_rule-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: 0.1.0\n")
+    entries = "".join(f"{name} = {value}\n" for name, value in declared["entry-points"]["tpux"].items())
+    (info / "entry_points.txt").write_text(f"[tpux]\n{entries}")
+    return site
+
+
+def test_a_file_is_checked_and_shown(runner, own_runner):
+    write(own_runner / "my_rule.py", RULE)
+    shown = runner("plugins", "show", "my_rule").stdout
+    assert f"local file {own_runner}/my_rule.py" in shown
+    assert "times (integer; default 3)" in shown
+    done = runner("plugins", "check", str(own_runner / "my_rule.py"))
+    assert done.stdout.splitlines() == ["ok: declaration", "ok: hooks_contract"]
+    write(own_runner / "my_rule.py", RULE.replace("failure: Failure)", "failure: Failure, restarts=None)"))
+    done = runner("plugins", "check", str(own_runner / "my_rule.py"), code=1)
+    assert "the argument restarts has a default" in done.stderr
