@@ -151,9 +151,10 @@ ALLOWED = {
     "core/src/tpux/lifecycle/sources.py": {"find_changed"},
     # Whose job it is: commands, and the supervisor, which keeps the variable.
     "plugins/history/src/tpux_history/ledger.py": {"own_user"},
-    # `tpux reapply`, `tpux tasks` and `tpux web`, which are commands.
+    # `tpux reapply`, `tpux tasks`, `tpux monitor` and `tpux web`, which are commands.
     "plugins/gcp/src/tpux_gcp/reapply.py": {"_user"},
     "plugins/tasks/src/tpux_tasks/task_file.py": {"_make"},
+    "plugins/monitor/src/tpux_monitor/actions.py": {"_tpux"},
     "plugins/web/src/tpux_web/jobs.py": {"__init__"},
     "plugins/web/src/tpux_web/server.py": {"_directory"},
     # What a child of the supervisor gets beside the variables that `resolve` has stored.

@@ -207,6 +207,7 @@ def test_a_caller_that_dies_cancels_its_call(tpux, job, kind):
     assert parent(tpux, job) == tpux.supervisor()
 
 
+@pytest.mark.system
 def test_a_slow_reader_stops_its_own_command_only_and_takes_no_memory(tpux, job):
     before = memory(tpux.supervisor())
     script = "i=0; while [ $i -lt 200 ]; do head -c 1048575 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; echo >all"

@@ -45,6 +45,7 @@ def pool(cloud: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 
 
 @pytest.mark.process
+@pytest.mark.system
 def test_a_job_is_preempted_takes_another_tpu_and_leaves_both_as_it_found_them(pool: Emulator, tmp_path: Path) -> None:
     make(pool, "one", "two")
     tpux("tpu", "register", "one", "--alias", "p1")
@@ -97,6 +98,7 @@ def test_one_tpu_by_its_alias(pool: Emulator, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.system
 def test_a_tpu_that_a_job_keeps_after_its_end_is_given_to_one_that_waits_if_the_job_shares_it(
     pool: Emulator, tmp_path: Path
 ) -> None:

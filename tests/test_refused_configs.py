@@ -75,6 +75,7 @@ def test_a_running_job_is_stopped_and_its_machines_are_released(world: World, se
     assert not world.cloud.up
 
 
+@pytest.mark.system
 def test_commands_for_such_a_job(tpux) -> None:
     job = tpux.create("job: {name: old}\ncommand: {cmd: exit 3}\n")
     tpux("wait", job, code=100)

@@ -59,7 +59,7 @@ def test_what_a_preemption_without_a_checkpoint_has_cost(world):
         preempt(world)
         world.until("recovering")
     world.until("succeeded")
-    world.request("resume")  # such as with more steps
+    world.request("rerun")
     world.until("running")
     world.until("succeeded")
     events = [event for event, _ in world.controller.record.events()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.test_terminal import Terminal
 from tpux.model.failures import FAILURE_KINDS
 
@@ -56,6 +58,7 @@ SAID = {
 }
 
 
+@pytest.mark.system
 def test_each_kind_of_failure_has_a_command_that_tries_again(tpux):
     assert {*SAID} == {*FAILURE_KINDS} - {"preempted"}  # which no output can state
     failed = ", ".join(f"{kind}: '^was {kind}$'" for kind in SAID)

@@ -214,6 +214,7 @@ def test_three_users_share_tpus_and_nothing_else(shared: Shared, pool: Emulator)
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
+@pytest.mark.system
 def test_what_a_hostile_member_plants_is_not_read_and_runs_nowhere(shared: Shared, pool: Emulator) -> None:
     make(pool, "one")
     shared.env |= {"TPUX_GCP_ENDPOINT": pool.url, "CLOUDSDK_COMPUTE_ZONE": "us-central2-b"}

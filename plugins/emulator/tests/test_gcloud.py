@@ -56,6 +56,7 @@ def gcloud(api_cloud: Emulator, gcloud_home: Path) -> Gcloud:
     return Gcloud(api_cloud, gcloud_home)
 
 
+@pytest.mark.system
 def test_a_node_from_create_to_delete(gcloud: Gcloud) -> None:
     gcloud("tpu-vm", "create", "g1", *CREATE, "--spot", "--labels=a=b", "--metadata=k=v", "--tags=t1,t2")
     node = gcloud.json("tpu-vm", "describe", "g1")

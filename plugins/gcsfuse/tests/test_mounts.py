@@ -137,6 +137,7 @@ def test_a_mount_whose_server_died_or_hangs_is_replaced(fuse, monkeypatch, numbe
             os.kill(server, signal.SIGKILL)
 
 
+@pytest.mark.system
 def test_a_mount_whose_server_reads_and_never_answers_is_replaced(fuse, monkeypatch):
     """Whoever waits for the answer to a question that was read cannot be killed."""
     monkeypatch.setattr(scripts, "ANSWER_TIMEOUT", 1)
@@ -201,6 +202,7 @@ def test_solve_mounts_again_what_is_dead_and_leaves_alone_what_is_alive(fuse, mo
     assert not fuse.check(job, host).ok, "a job that does not use the module repairs nothing"
 
 
+@pytest.mark.system
 def test_a_program_whose_mount_died_is_resumed_with_a_new_one_and_solve_repairs_it(fuse):
     """The first two attempts kill the server of their own mount."""
     lose = (

@@ -92,6 +92,7 @@ def test_a_program_that_computes_the_same_as_an_undisturbed_one(tpux: Tpux) -> N
     assert whole.splitlines()[-1] == "step 60 loss 0.940"
 
 
+@pytest.mark.system
 def test_a_program_that_resumes_with_another_result(tpux: Tpux) -> None:
     path = config(tpux, steps=60, at_the_end='echo "final loss 0.$((10 + TPUX_STAGE))"')
     arguments = [path, "--preempt-after", "2s", "--times", "1", "--compare", "final loss {value}"]
@@ -217,6 +218,7 @@ def test_a_program_without_steps(tpux: Tpux) -> None:
     assert any("progress.step=" in text for text in report["seen"])
 
 
+@pytest.mark.system
 def test_a_program_that_saves_only_at_the_notice(tpux: Tpux) -> None:
     path = config(tpux, on_resume=f"trap 'save; echo saved; exit 0' TERM\n{RESUMES}", each_step=":")
     report = rehearse(tpux, path, "--preempt-after", "2s", "--times", "1", "--notice", "1m")

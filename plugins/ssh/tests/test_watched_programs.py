@@ -123,6 +123,7 @@ def test_a_worker_that_allows_no_second_channel_is_polled(make_server: MakeServe
         assert job.output() == "begin\nmore\n"
 
 
+@pytest.mark.system
 def test_a_watched_worker_whose_packets_are_dropped_is_unreachable(
     namespace: Namespace, make_server: MakeServer, polls: list[int]
 ) -> None:

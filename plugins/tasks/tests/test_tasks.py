@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tpux_testing import CommandLine, command_contract
 
 CONFIG = "command: {cmd: 'true'}\ntpu: {allocation_mode: local}\n"
@@ -89,6 +91,7 @@ def test_typed_again_it_continues(tpux_cli: CommandLine) -> None:
     tpux_cli("wait", "4")
 
 
+@pytest.mark.system
 def test_a_deleted_job_is_created_again_and_waited_for(tpux_cli: CommandLine) -> None:
     text = FILE.replace("run: 'echo \"first $LEVEL $SIZE\"'", "run: 'exit 3'")
     file = write(tpux_cli, text)
@@ -200,6 +203,7 @@ def test_two_runs_at_once_create_one_job_for_each_task(tpux_cli: CommandLine) ->
     assert len(jobs) == 3, said
 
 
+@pytest.mark.system
 def test_values_that_two_processes_change_are_both_kept_and_a_change_that_was_cut_off_is_completed(
     tpux_cli: CommandLine,
 ) -> None:
