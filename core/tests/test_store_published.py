@@ -41,6 +41,53 @@ def test_a_directory_that_others_cannot_reach_or_that_has_files_is_not_shared(st
         share(store.parent / "new", "nobody-has")
 
 
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, how) for name in ("", "users", "published", "lock", "tpux-shared.json") for how in ("link", "owner")),
+        ("lock", "hard link"),
+        ("tpux-shared.json", "hard link"),
+    ],
+)
+def test_sharing_follows_no_link_and_takes_nothing_of_another_user(store, name, how):
+    victim, new = store.parent / "victim", store.parent / "new"
+    is_directory = name in {"", "users", "published"}
+    victim.mkdir(mode=0o700) if is_directory else victim.touch(mode=0o600)
+    (new if name else store.parent).mkdir(exist_ok=True)
+    if how == "link":
+        (new / name).symlink_to(victim)
+    elif how == "hard link":
+        (new / name).hardlink_to(victim)
+    else:
+        victim.rename(new / name)
+        victim = new / name
+        os.chown(victim, UID, UID)
+    before = victim.stat()
+    with pytest.raises(UsageError, match="another user may have made") as caught:
+        share(new, "root")
+    assert caught.value.where == str(new / name)
+    found = victim.stat()
+    assert (found.st_mode, found.st_uid, found.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gid"), [(0o777, 0, 0), (0o775, 0, UID), (0o755, UID, 0)], ids=["others", "group", "owner"]
+)
+def test_a_store_is_not_below_a_directory_whose_entries_another_user_can_replace(store, mode, uid, gid):
+    parent = store.parent / "parent"
+    parent.mkdir()
+    os.chown(parent, uid, gid)
+    parent.chmod(mode)
+    (store.parent / "link").symlink_to(parent)
+    for path in (parent, parent / "more", store.parent / "link"):
+        with pytest.raises(UsageError, match="other users can replace") as caught:
+            share(path / "new", "root")
+        assert str(parent) in str(caught.value)
+    os.chown(parent, 0, gid)
+    parent.chmod(0o1777 if mode == 0o777 else 0o755)
+    share(parent / "new", "root")
+
+
 def plant(store: Path, name: str, content: str, *, uid: int = UID, user: str = OTHER) -> Path:
     """Write a file as another user."""
     path = store / "published" / user / name

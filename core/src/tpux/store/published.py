@@ -7,13 +7,14 @@ followed. A store of one user has them in its own directory.
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,8 @@ ACTIVE = "active"
 """The directory, in a user's, that has a file for each active job: the jobs whose labels its machines may have."""
 LARGEST = 1 << 20
 """Bytes; a file that is larger is not read."""
+_OTHER_KINDS = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP}
+"""How `open` answers to a link, a file in place of a directory, a socket, or a device without a driver."""
 
 
 @dataclass(frozen=True)
@@ -223,23 +226,33 @@ def share(directory: Path, group: str) -> None:
     except KeyError as error:
         hint = f"make it: sudo groupadd {shlex.quote(group)}"
         raise UsageError(f"this machine has no group {group}", hint=hint) from error
-    directories = (directory / env.USERS, directory / DIRECTORY)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-    mark = directory / env.SHARED_MARK
-    if {entry.name for entry in directory.iterdir()} - {mark.name, LOCK, *(each.name for each in directories)}:
-        raise UsageError(f"{directory} is not empty", hint="choose a new directory: jobs do not move to another store")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory = directory.parent.resolve() / directory.name
     for parent in directory.parents:
         found = parent.stat()
+        if _is_open_to_others(found):
+            hint = "choose a place where only root and you can write, such as /srv"
+            raise UsageError(f"other users can replace what is in {parent}", hint=hint)
         if not found.st_mode & (stat.S_IXGRP if found.st_gid == gid else stat.S_IXOTH):
             raise UsageError(f"the group {group} cannot reach {directory}", hint=f"type: chmod o+x {parent}")
+    mark = directory / env.SHARED_MARK
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o750)
     try:
-        for path, mode in ((directory, 0o2750), *((each, 0o3770) for each in directories)):
-            path.mkdir(exist_ok=True, mode=0o700)
-            os.chown(path, -1, gid)
-            path.chmod(mode)  # after the group, whose change may take a part of it away
-        (directory / LOCK).touch(mode=0o600)
-        os.chown(directory / LOCK, -1, gid)
-        (directory / LOCK).chmod(0o660)
+        with _opened_own(directory, os.O_DIRECTORY) as root:
+            if {*os.listdir(root)} - {mark.name, LOCK, env.USERS, DIRECTORY}:  # noqa: PTH208  (a descriptor)
+                hint = "choose a new directory: jobs do not move to another store"
+                raise UsageError(f"{directory} is not empty", hint=hint)
+            _give(root, gid, 0o2750)  # first: from now on nobody else can make an entry
+            for name in (env.USERS, DIRECTORY):
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=root)
+                with _opened_own(directory / name, os.O_DIRECTORY, root) as each:
+                    _give(each, gid, 0o3770)
+            with _opened_own(directory / LOCK, os.O_CREAT, root) as lock:
+                _give(lock, gid, 0o660)
+            with suppress(FileNotFoundError), _opened_own(mark, 0, root):
+                pass  # only checked
     except PermissionError as error:
         hint = "a member of the group, or root, can: sudo tpux store share ..."
         raise UsageError(f"{directory} cannot get the group {group}", hint=hint) from error
@@ -247,6 +260,35 @@ def share(directory: Path, group: str) -> None:
         if identity.read(directory, mark.name) is None:
             content = files.dump({"format": identity.FORMAT, "id": os.urandom(4).hex()})
             files.write_atomic(mark, content, mode=0o640)
+
+
+def _is_open_to_others(directory: os.stat_result) -> bool:
+    """Return whether users other than root and this one can replace the entries of a directory."""
+    if directory.st_uid not in {0, os.geteuid()}:
+        return True
+    if directory.st_mode & stat.S_ISVTX or not directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    try:  # a group that is this user's alone
+        group, login = grp.getgrgid(directory.st_gid), env.login_name()
+    except KeyError:
+        return True
+    return bool(directory.st_mode & stat.S_IWOTH) or group.gr_name != login or bool({*group.gr_mem} - {login})
+
+
+@contextmanager
+def _opened_own(path: Path, flags: int, root: int | None = None) -> Iterator[int]:
+    """Open what this user has made, so that what is done with it is done with nothing else; below `root`, if given."""
+    try:
+        with _opened(path if root is None else path.name, flags, os.geteuid(), root, links=1) as handle:
+            yield handle
+    except _ForeignError as error:
+        hint = "choose a new directory; whoever made this one can share it"
+        raise UsageError("it is a link, or another user may have made it", where=str(path), hint=hint) from error
+
+
+def _give(handle: int, gid: int, mode: int) -> None:
+    os.fchown(handle, -1, gid)
+    os.fchmod(handle, mode)  # after the group, whose change may take a part of it away
 
 
 def of_state(state: State | None) -> tuple[str, ...] | None:
@@ -257,24 +299,58 @@ def of_state(state: State | None) -> tuple[str, ...] | None:
     return tuple(sorted(str(labels.get("tpux-job", "")) for labels in owners))
 
 
+class _ForeignError(Exception):
+    """What was opened is not a file, or a directory, that the user has made."""
+
+
+@contextmanager
+def _opened(
+    path: str | Path, flags: int, uid: int | None, above: int | None = None, *, links: int = 1 << 32
+) -> Iterator[int]:
+    """Open a regular file, or with `O_DIRECTORY` a directory, of a user, or of any; a link to it is not followed.
+
+    Args:
+        path: its path.
+        flags: for `os.open`.
+        uid: the user's number.
+        above: a descriptor of the directory that the path is relative to.
+        links: a file with more names is refused.
+
+    Raises:
+        _ForeignError: it is something else, or another user's.
+        OSError: it cannot be opened.
+    """
+    flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK  # it may be a pipe that nobody writes
+    try:
+        handle = os.open(path, flags, 0o600, dir_fd=above)
+    except OSError as error:
+        if error.errno in _OTHER_KINDS:
+            raise _ForeignError from error
+        raise
+    try:
+        found = os.fstat(handle)
+        is_kind = stat.S_ISDIR if flags & os.O_DIRECTORY else stat.S_ISREG
+        is_linked = is_kind is stat.S_ISREG and found.st_nlink > links
+        if not is_kind(found.st_mode) or uid not in {None, found.st_uid} or is_linked:
+            raise _ForeignError
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def _read(directory: Path, name: str, user: str, uid: int) -> File | None:
     """Return a user's file; None if there is none, or what is there is no regular file of that user."""
     path = directory / name
-    try:  # not blocking: it may be a pipe that nobody writes
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
+    try:
+        with _opened(path, 0, uid if user else None) as handle, open(handle, "rb", closefd=False) as file:
+            found = os.fstat(handle)
+            if found.st_size > LARGEST:
+                return None
+            return File(name, user, uid == os.geteuid(), file.read(LARGEST), found.st_mtime)
+    except (FileNotFoundError, NotADirectoryError, _ForeignError):
         return None
     except PermissionError as error:
         raise _kept(user, path) from error
-    except OSError:
-        if path.is_symlink():
-            return None
-        raise
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or (user and found.st_uid != uid):
-            return None
-        return File(name, user, uid == os.geteuid(), file.read(LARGEST), found.st_mtime)
 
 
 def _kept(user: str, path: Path) -> TpuxError:
