@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -136,11 +137,30 @@ def test_what_is_no_regular_file_of_its_user_is_not_read(store, tmp_path):
     os.chown(path, UID, -1)
     assert read(store) == [], "a pipe, which nobody writes"
     path.unlink()
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+    os.chown(path, UID, -1)
+    assert read(store) == [], "a socket"
+    path.unlink()
     plant(store, "x", "y" * (1 << 21))
     assert read(store) == [], "a file that is too large"
     plant(store, "x", "forged", user="bin")
     plant(store, "x", "")
     assert read(store) == [(OTHER, b"")], "a directory with the name of another user"
+
+
+def test_a_directory_that_vanishes_while_it_is_read_is_left_out(store, monkeypatch):
+    plant(store, "x", "theirs").unlink()
+    list_entries = os.scandir
+
+    def vanish(path):
+        entries = [*list_entries(path)]
+        (store / "published" / OTHER).rmdir()
+        return entries
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", vanish)
+        assert read(store) == []
 
 
 def test_a_directory_of_another_user_is_not_used(store):

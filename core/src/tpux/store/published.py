@@ -154,9 +154,10 @@ class Published:
         if self._root is None:
             return
         for entry in sorted(os.scandir(own.parent), key=lambda entry: entry.name):
-            found = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(found.st_mode) and entry.name not in {"", own.name} and _name(found.st_uid) == entry.name:
-                yield entry.name, Path(entry.path), found.st_uid
+            with suppress(FileNotFoundError):  # it was removed just now
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode) and entry.name != own.name and _name(found.st_uid) == entry.name:
+                    yield entry.name, Path(entry.path), found.st_uid
 
     def _own(self) -> Path:
         if self._root is None:
