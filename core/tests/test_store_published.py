@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pwd
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from tpux import env
 from tpux.errors import UsageError
 from tpux.store import Store, leases
 from tpux.store.published import Published, share
@@ -172,6 +176,48 @@ def test_a_directory_of_another_user_is_not_used(store):
     users.symlink_to(store / "users/away")
     with pytest.raises(UsageError, match="is not a directory of root"):
         Store()
+
+
+def test_a_user_whose_name_is_not_known_for_now_still_counts(store, monkeypatch):
+    plant(store, "x", "theirs")
+    plant(store, "x", "forged", user="bin")
+    env.account.cache_clear()
+    known = pwd.getpwuid
+
+    def fail(uid: int):
+        if uid == UID:
+            raise KeyError(uid)
+        return known(uid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pwd, "getpwuid", fail)
+        assert (OTHER, b"theirs") in read(store)
+    assert read(store) == [(OTHER, b"theirs")], "nothing of that is remembered"
+
+
+def test_a_process_without_a_name_is_told_so(store, monkeypatch):
+    env.account.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+        with pytest.raises(UsageError, match="this account has no user name"):
+            env.home()
+    assert env.home() == store / "users/root"
+
+
+@pytest.mark.parametrize("below", ["", "users/root"])
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ESTALE, errno.EIO])
+def test_a_store_is_that_of_one_user_only_if_that_is_known(store, monkeypatch, number, below):
+    def fail(path, **options):
+        if str(path).endswith(env.SHARED_MARK):
+            raise OSError(number, os.strerror(number), str(path))
+        return known(path, **options)
+
+    known = os.stat
+    is_none = number in {errno.ENOENT, errno.ENOTDIR} or (number == errno.EACCES and not below)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        with nullcontext() if is_none else pytest.raises(OSError, match=os.strerror(number)):
+            assert env.shared_root(store / below) is None
 
 
 def test_a_user_who_shares_a_store_is_the_login(store, monkeypatch):

@@ -10,13 +10,11 @@ from __future__ import annotations
 import errno
 import grp
 import os
-import pwd
 import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,9 +153,11 @@ class Published:
             return
         for entry in sorted(os.scandir(own.parent), key=lambda entry: entry.name):
             with suppress(FileNotFoundError):  # it was removed just now
-                found = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(found.st_mode) and entry.name != own.name and _name(found.st_uid) == entry.name:
-                    yield entry.name, Path(entry.path), found.st_uid
+                name, found = entry.name, entry.stat(follow_symlinks=False)
+                if name == own.name or name.startswith(".") or not stat.S_ISDIR(found.st_mode):
+                    continue
+                if _is_called(found.st_uid, name):
+                    yield name, Path(entry.path), found.st_uid
 
     def _own(self) -> Path:
         if self._root is None:
@@ -271,7 +271,7 @@ def _is_open_to_others(directory: os.stat_result) -> bool:
         return False
     try:  # a group that is this user's alone
         group, login = grp.getgrgid(directory.st_gid), env.login_name()
-    except KeyError:
+    except (KeyError, UsageError):
         return True
     return bool(directory.st_mode & stat.S_IWOTH) or group.gr_name != login or bool({*group.gr_mem} - {login})
 
@@ -359,9 +359,9 @@ def _kept(user: str, path: Path) -> TpuxError:
     return TpuxError(f"{user or 'a user'} keeps from others what the store's users publish", where=str(path), hint=hint)
 
 
-@lru_cache
-def _name(uid: int) -> str:
+def _is_called(uid: int, name: str) -> bool:
+    """Return whether an account has a name, or may have it: only one that is known to have another one forges it."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return env.account(uid) == name
     except KeyError:
-        return ""
+        return True
