@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tpux import env
-from tpux.errors import UsageError
+from tpux.errors import TpuxError, UsageError
 from tpux.store import Store, leases
 from tpux.store.published import Published, share
 
@@ -239,12 +239,47 @@ def test_the_last_lease_counts_and_its_user_is_whose_file_it_is(store):
     assert leases.hold(["tpu"], until=2e9) == {"tpu": leases.HOLD}
     assert not leases.end_hold(["tpu"])
     plant(store, name, json.dumps({**LEASE, "number": 2, "until": 1.0}))
-    assert leases.lease_of("tpu") == {}, "the last one has ended; the one before does not count again"
-    assert leases.hold(["tpu"], until=2e9) == {}
-    assert leases.lease_of("tpu")["number"] == 3
-    plant(store, name, json.dumps({**LEASE, "number": 2, "until": 2e9}))
+    assert leases.lease_of("tpu")["tpux-user"] == "root", "that of another user has ended"
     assert leases.end_hold(["tpu"])
-    assert leases.lease_of("tpu") == {}, "an older one of another user does not count again"
+    assert leases.lease_of("tpu") == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [{}, {"until": 1.0, **LEASE}, {**LEASE, "tpux-job": "000007"}, {**LEASE, "pending_on": "x", "token": "t"}],
+    ids=["no owner", "ended", "of a job that is not active", "pending"],
+)
+def test_a_lease_that_does_not_count_voids_no_lease_of_another_user(store, planted):
+    assert leases.hold(["tpu"], until=2e9) == {}
+    plant(store, leases._name("tpu"), json.dumps({**planted, "number": 1000}))
+    assert leases.lease_of("tpu")["tpux-user"] == "root"
+    assert leases.holder_of("tpu") == leases.HOLD
+    assert leases.hold(["tpu"], until=2e9, note="n") == {}
+    assert leases.lease_of("tpu")["number"] == 1001, "should that job be resumed, its lease is not the last one"
+    assert leases.end_hold(["tpu"])
+
+
+@pytest.mark.parametrize("number", [10**12 + 1, 10**4299])
+def test_an_impossible_number_of_a_lease_is_refused_with_whose_it_is(store, number):
+    path = plant(store, leases._name("tpu"), json.dumps({**LEASE, "number": number, "until": 1.0}))
+    assert leases.lease_of("tpu") == {}
+    with pytest.raises(TpuxError, match=f"{OTHER} has published an impossible number") as caught:
+        leases.hold(["tpu"], until=2e9)
+    assert caught.value.where == f"published/{OTHER}/{leases._name('tpu')}"
+    path.unlink()
+    assert leases.hold(["tpu"], until=2e9) == {}
+
+
+def test_a_lease_that_is_released_while_it_is_read_is_none(store, monkeypatch):
+    assert leases.hold(["tpu"], until=2e9) == {}
+    read_files = Published.read
+
+    def read_once(self, name):
+        monkeypatch.setattr(Published, "read", lambda *_: [])
+        return read_files(self, name)
+
+    monkeypatch.setattr(Published, "read", read_once)
+    assert leases.lease_of("tpu")["tpux-user"] == "root"
 
 
 def test_a_job_of_another_user_is_active_as_long_as_that_is_published(store):
