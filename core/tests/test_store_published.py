@@ -98,8 +98,9 @@ def plant(store: Path, name: str, content: str, *, uid: int = UID, user: str = O
     path = store / "published" / user / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
-    for each in (path, path.parent, store / "published" / user):
-        os.chown(each, uid, -1)
+    for each in (path, *path.parents):
+        if each.is_relative_to(store / "published" / user):
+            os.chown(each, uid, -1)
     return path
 
 
@@ -151,6 +152,19 @@ def test_what_is_no_regular_file_of_its_user_is_not_read(store, tmp_path):
     plant(store, "x", "forged", user="bin")
     plant(store, "x", "")
     assert read(store) == [(OTHER, b"")], "a directory with the name of another user"
+
+
+def test_a_link_in_place_of_a_directory_is_not_followed(store):
+    elsewhere = plant(store, "away/machines/x", "y").parent
+    (store / "published" / OTHER / "machines").symlink_to(elsewhere)
+    assert read(store, "machines/x") == []
+    assert read(store, "away/machines/x") == [(OTHER, b"y")]
+    home = Store().home
+    assert Published(home, home).files("machines") == []
+    assert [file.name for file in Published(home, home).files("away/machines")] == ["away/machines/x"]
+    os.chown(elsewhere, 2, -1)
+    assert read(store, "away/machines/x") == [], "a directory of yet another user"
+    assert Published(home, home).files("away/machines") == []
 
 
 def test_a_directory_that_vanishes_while_it_is_read_is_left_out(store, monkeypatch):
@@ -297,5 +311,12 @@ def test_a_job_of_another_user_is_active_as_long_as_that_is_published(store):
 def test_ids_are_unique_over_all_users(store):
     plant(store, "next_id", "41\n")
     assert Store()._reserve_id() == "000041"
-    plant(store, "next_id", "9" * 30)
-    assert Store()._reserve_id() == "000042"
+    for hostile in ("9" * 30, f"{10**18 - 1}\n", f"{10**12 + 1}\n"):
+        path = plant(store, "next_id", hostile)
+        with pytest.raises(TpuxError, match=f"{OTHER} has published an impossible number of a job") as caught:
+            Store()._reserve_id()
+        assert caught.value.where == f"published/{OTHER}/next_id"
+    plant(store, "next_id", f"{10**12}\n")
+    assert [Store()._reserve_id() for _ in range(2)] == [str(10**12), str(10**12 + 1)], "one's own always counts"
+    path.unlink()
+    assert Store()._reserve_id() == str(10**12 + 2)

@@ -13,7 +13,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,8 +136,9 @@ class Published:
         found = list[File]()
         for user, path, uid in self._users():
             try:
-                names = sorted(os.listdir(path / directory))  # noqa: PTH208  (names are all that it needs)
-            except (FileNotFoundError, NotADirectoryError):
+                with _opened_below(path, directory, os.O_DIRECTORY, uid if user else None) as handle:
+                    names = sorted(os.listdir(handle))  # noqa: PTH208  (a descriptor)
+            except (FileNotFoundError, _ForeignError):
                 continue
             except PermissionError as error:
                 raise _kept(user, path / directory) from error
@@ -339,16 +340,33 @@ def _opened(
         os.close(handle)
 
 
+@contextmanager
+def _opened_below(directory: Path, name: str, flags: int, uid: int | None) -> Iterator[int]:
+    """Open what a user has below a directory, as above; each directory on the way must be the user's, and no link."""
+    with ExitStack() as stack:
+        if uid is None:  # a store of one user, who may have put links there
+            yield stack.enter_context(_opened(f"{directory}/{name}" + "/." * bool(flags), flags, None))
+            return
+        above = stack.enter_context(_opened(directory, os.O_DIRECTORY, uid))
+        *parents, last = name.split("/")
+        for part in parents:
+            above = stack.enter_context(_opened(part, os.O_DIRECTORY, uid, above))
+        yield stack.enter_context(_opened(last, flags, uid, above))
+
+
 def _read(directory: Path, name: str, user: str, uid: int) -> File | None:
     """Return a user's file; None if there is none, or what is there is no regular file of that user."""
     path = directory / name
     try:
-        with _opened(path, 0, uid if user else None) as handle, open(handle, "rb", closefd=False) as file:
+        with (
+            _opened_below(directory, name, 0, uid if user else None) as handle,
+            open(handle, "rb", closefd=False) as file,
+        ):
             found = os.fstat(handle)
             if found.st_size > LARGEST:
                 return None
             return File(name, user, uid == os.geteuid(), file.read(LARGEST), found.st_mtime)
-    except (FileNotFoundError, NotADirectoryError, _ForeignError):
+    except (FileNotFoundError, _ForeignError):
         return None
     except PermissionError as error:
         raise _kept(user, path) from error
