@@ -239,7 +239,7 @@ class Store:
         """Return the next id that no user of the shared store has; nobody else gets it, whatever happens now."""
         published = Published(self.home, self.shared)
         with locks.held(published.lock(NEXT_ID), what="the next job id"):
-            job = ids.next_of([file.content for file in published.read(NEXT_ID)], self._exists)
+            job = ids.next_of(published.read(NEXT_ID), self._exists)
             published.write(NEXT_ID, f"{int(job) + 1}\n".encode())
         return job
 

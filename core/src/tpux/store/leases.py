@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tpux.errors import TpuxError
 from tpux.store import files
 from tpux.store.files import parse
-from tpux.store.published import ACTIVE, DIRECTORY, File, Published
+from tpux.store.published import ACTIVE, File, Published, reached
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 HOLD = "hold"
 """In place of a job's id, in the answers about a machine that a user holds (`hold`)."""
-HIGHEST = 10**12
-"""A number of a lease that is higher was not reached by counting."""
 OWNER_LABELS = ("tpux-store", "tpux-user", "tpux-job")
 """The labels that name the owner of a machine (`ProvisionRequest.labels`)."""
 
@@ -289,13 +287,7 @@ def _next(leases: Published, name: str) -> int:
     Raises:
         TpuxError: a user has published one that nobody can have reached.
     """
-    numbers = {file: _number(_parse(file)) for file in leases.read(name)}
-    for file, number in numbers.items():
-        if number > HIGHEST:
-            message = f"{file.user or 'a user'} has published an impossible number of a lease"
-            hint = f"{file.user or 'the user'}, or the owner of the store, can remove the file"
-            raise TpuxError(message, where=f"{DIRECTORY}/{file.user}/{name}", hint=hint)
-    return 1 + max(numbers.values(), default=0)
+    return 1 + max((reached(file, _number(_parse(file)), "lease") for file in leases.read(name)), default=0)
 
 
 def _own(leases: Published, name: str) -> dict[str, JsonValue]:

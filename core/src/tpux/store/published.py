@@ -32,6 +32,8 @@ ACTIVE = "active"
 """The directory, in a user's, that has a file for each active job: the jobs whose labels its machines may have."""
 LARGEST = 1 << 20
 """Bytes; a file that is larger is not read."""
+HIGHEST = 10**12
+"""A number of another user that is higher was not reached by counting."""
 _OTHER_KINDS = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP}
 """How `open` answers to a link, a file in place of a directory, a socket, or a device without a driver."""
 
@@ -177,6 +179,19 @@ class Published:
             new.rename(directory)
         except OSError:  # another process of the user was faster
             new.rmdir()
+
+
+def reached(file: File, number: int, what: str) -> int:
+    """Return a number that a user has published, to which one is added for the next lease, or job.
+
+    Raises:
+        TpuxError: it is another user's, and nobody can have reached it: after it there would soon be none left.
+    """
+    if file.own or number <= HIGHEST:
+        return number
+    message = f"{file.user or 'another user'} has published an impossible number of a {what}"
+    hint = "whose it is, or the owner of the store, can remove the file"
+    raise TpuxError(message, where=f"{DIRECTORY}/{file.user}/{file.name}", hint=hint)
 
 
 def publish_state(job: str, *states: State | None) -> None:
