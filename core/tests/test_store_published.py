@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pwd
+import shutil
 import socket
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 
 from tpux import env
 from tpux.errors import TpuxError, UsageError
-from tpux.store import Store, leases
+from tpux.model.events import Created, StateChanged, Waiting
+from tpux.store import Store, files, leases
 from tpux.store.published import Published, share
+from tpux.store.record import Record
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make files of other users")
 OTHER, UID = "daemon", 1
@@ -320,3 +323,46 @@ def test_ids_are_unique_over_all_users(store):
     assert [Store()._reserve_id() for _ in range(2)] == [str(10**12), str(10**12 + 1)], "one's own always counts"
     path.unlink()
     assert Store()._reserve_id() == str(10**12 + 2)
+
+
+def create() -> Record:
+    content = {"secrets.json": (b"s", 0o600)}
+    return Store().create(lambda job: (content, Created(id=job, user="root", name="n")), at=1.0)
+
+
+def active(store: Path) -> list[str]:
+    return sorted(path.name for path in (store / "published/root/active").glob("*"))
+
+
+def test_a_job_whose_creation_failed_is_not_active(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "rename", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            create()
+    assert active(store) == []
+    assert not [*Store().jobs.rglob("secrets.json")]
+
+
+def test_the_supervisor_removes_what_a_killed_creation_left(store, monkeypatch):
+    before = create()
+    with monkeypatch.context() as patch:  # as SIGKILL: nothing cleans up
+        patch.setattr(files, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(Published, "remove", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            create()
+    assert active(store) == ["000001", "000002"]
+    Store().purge()
+    assert active(store) == [before.id] == ["000001"]
+    assert [path.parent.name for path in Store().jobs.rglob("secrets.json")] == ["000001"]
+
+
+def test_a_state_that_could_not_be_published_is_published_with_the_next_event(store, monkeypatch):
+    record = create()
+    assert record.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(Published, "remove", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+        record.write(StateChanged(to="failed"), 2.0)
+    assert active(store) == ["000001"], "until then others wait"
+    record.write(Waiting(why="x"), 3.0)
+    assert active(store) == []

@@ -210,7 +210,7 @@ def publish_state(job: str, *states: State | None) -> None:
     if env.shared_root(Path(home)) is None:
         return
     published = Published(Path(home), Path(home))
-    name = f"{ACTIVE}/{name.removeprefix('.new-')}"
+    name = f"{ACTIVE}/{name.removeprefix('.new-').removeprefix('.deleted-')}"
     active = [found for found in map(of_state, states) if found is not None]
     if not active:
         published.remove(name)
@@ -222,10 +222,13 @@ def publish_state(job: str, *states: State | None) -> None:
     published.write(name, content)
 
 
-def unpublish_former(job: str, state: State) -> None:
-    """Publish the state that a job has by now, if that is possible: until then others wait for what it had before."""
-    with suppress(OSError, TpuxError):
+def unpublish_former(job: str, state: State) -> bool:
+    """Publish the state that a job has by now; return whether that was possible: until then others wait as before."""
+    try:
         publish_state(job, state)
+    except (OSError, TpuxError):
+        return False
+    return True
 
 
 def share(directory: Path, group: str) -> None:
