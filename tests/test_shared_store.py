@@ -276,9 +276,13 @@ def test_what_a_hostile_member_plants_is_not_read_and_runs_nowhere(shared: Share
         '{"tpux-job": "hold"}',
         '{"tpux-job": "../../x", "number": 9}',
         '{"number": "x"}',
+        '{"number": 1000}',
+        '{"number": 1000, "tpux-job": "hold", "until": 1}',
     ):
         shared.plant(CY, published / CY / "machines" / lease.name, content)
-        shared.tpux(ANN, "find")
+        assert shared.find(ANN) == shared.find(BOB) == {"p1": f"{ANN} hold"}
+    shared.plant(CY, published / CY / "machines" / lease.name, json.dumps({"number": int("9" * 4299)}))
+    assert f"{CY} has published an impossible number" in shared.tpux(ANN, "hold", "p1", "--for", "1h", code=1)
     for name in ("pool/registered.json", "pool/queue/000007.json", "active/000007"):
         for content in (
             "[",
@@ -293,3 +297,26 @@ def test_what_a_hostile_member_plants_is_not_read_and_runs_nowhere(shared: Share
     for command in (["rm"], ["mkfifo"], ["rm"], ["ln", "-s", published / ANN / "machines" / lease.name]):
         assert shared.run(CY, *command, published / CY / "machines" / lease.name).returncode == 0
         assert shared.find(ANN) == {"p1": f"{ANN} hold"}
+    assert shared.run(CY, "rm", "-r", published / CY / "machines").returncode == 0
+    shared.plant(CY, published / CY / "next_id", str(10**18 - 1))
+    shared.plant(ANN, shared.directory / ANN / "train.yaml", "command: {cmd: 'true'}\ntpu: {allocation_mode: local}\n")
+    said = shared.tpux(ANN, "create", "train.yaml", code=1)
+    assert f"{CY} has published an impossible number of a job" in said
+    assert shared.run(CY, "rm", published / CY / "next_id").returncode == 0
+    assert shared.run(CY, "chmod", "700", published / CY).returncode == 0
+    assert f"{CY} keeps from others" in shared.tpux(ANN, "hold", "p1", "--for", "1h", code=1)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(100)
+def test_a_member_who_prepares_the_directory_gains_nothing_from_a_store_that_root_shares(shared: Shared) -> None:
+    for name in ("users", "published", "lock"):
+        planted, victim = shared.directory / f"by-{CY}-{name}", shared.directory / f"victim-{name}"
+        victim.mkdir(mode=0o700) if name != "lock" else victim.touch(mode=0o600)
+        planted.mkdir()
+        planted.chmod(0o777)
+        assert shared.run(CY, "ln", "-s", victim, planted / name).returncode == 0
+        command = [TPUX, "store", "share", planted, "--group", GROUP]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, "another user may have made it" in done.stderr) == (2, True), done.stderr
+        assert (victim.stat().st_gid, victim.stat().st_mode & 0o077) == (0, 0)

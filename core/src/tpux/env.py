@@ -14,6 +14,7 @@ import pwd
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from tpux.errors import UsageError
@@ -181,9 +182,22 @@ def given_home() -> Path:
 
 
 def shared_root(home: Path) -> Path | None:
-    """Return the shared store that a directory is, or of which it is a user's directory; None if there is none."""
-    roots = (home, home.parent.parent) if home.parent.name == USERS else (home,)
-    return next((root for root in roots if os.path.isfile(root / SHARED_MARK)), None)  # noqa: PTH113  (False: EACCES)
+    """Return the shared store that a directory is, or of which it is a user's directory; None if there is none.
+
+    Raises:
+        OSError: that is not known, so that it may not be used as a store of one user.
+    """
+    is_users = home.parent.name == USERS
+    for root in (home, home.parent.parent) if is_users else (home,):
+        try:
+            if stat.S_ISREG(os.stat(root / SHARED_MARK).st_mode):  # noqa: PTH116  (called often)
+                return root
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except PermissionError:
+            if is_users:
+                raise
+    return None
 
 
 def own_directory(parent: Path, mode: int) -> Path:
@@ -225,13 +239,27 @@ def own_directory(parent: Path, mode: int) -> Path:
     return path
 
 
+@lru_cache
+def account(uid: int) -> str:
+    """Return the name of an account. Only an answer is remembered.
+
+    Raises:
+        KeyError: it has none, or the directory of accounts does not answer.
+    """
+    return pwd.getpwuid(uid).pw_name
+
+
 def login_name() -> str:
     """Return the name of the account that this process has, whatever the environment says.
 
     Raises:
-        KeyError: it has none.
+        UsageError: it has none.
     """
-    return pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        return account(os.geteuid())
+    except KeyError as error:
+        hint = "`id -un` must print it: the machine's directory of accounts may not answer"
+        raise UsageError("this account has no user name", hint=hint) from error
 
 
 def user() -> str:
@@ -240,17 +268,18 @@ def user() -> str:
     Raises:
         UsageError: there is none, or it cannot be the name of a directory; or it is not the login name in a store that
             several users share.
+        OSError: it is not known whether they share it.
     """
     try:
         name = os.environ.get(USER) or getpass.getuser()
-        if shared_root(given_home()) is not None:
-            login = login_name()
-            if os.environ.get(USER, login) != login:
-                message = f"in a store that several users share {USER} must be your login name, {login}"
-                raise UsageError(message, where=f"{USER}={name}", hint=f"unset {USER}")
-            name = login
     except (KeyError, OSError) as error:
         raise UsageError("this account has no user name", hint=f"set {USER} to one") from error
+    if shared_root(given_home()) is not None:
+        login = login_name()
+        if os.environ.get(USER, login) != login:
+            message = f"in a store that several users share {USER} must be your login name, {login}"
+            raise UsageError(message, where=f"{USER}={name}", hint=f"unset {USER}")
+        name = login
     if not re.fullmatch(r"[^./\s\0*?\[\\][^/\s\0*?\[\\]*", name):
         hint = f"set {USER} to a name without blanks and / * ? [ \\ that does not begin with a dot"
         raise UsageError(f"{name!r} is not a valid user name", where=USER, hint=hint)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tpux import Finding, Job, Released, Waiting
+from tpux import Finding, Job, Released, TpuxError, Waiting
+from tpux.api import machines
 from tpux.model.sections import JobSection
 from tpux_emulator.cloud import answers
 from tpux_gcp.api import Api
@@ -190,6 +191,29 @@ def test_a_borrowed_tpu_is_leased_to_one_job(drive, by_hand, tmp_path):
     assert second.ready().allocation.name == "hand-two"
     second.release()
     assert second.nodes()
+
+
+def test_a_tpu_that_the_job_created_is_used_and_deleted_although_a_user_keeps_leases_from_others(drive, monkeypatch):
+    def keep(_machine: str):
+        raise TpuxError("mallory keeps from others what the store's users publish")
+
+    monkeypatch.setattr(machines, "lease_of", keep)
+    job = drive(name="own-kept", job="000916")
+    job.ready()
+    job.release()
+    assert job.nodes() == []
+
+
+def test_a_job_that_borrows_waits_while_a_user_keeps_leases_from_others(drive, by_hand, monkeypatch):
+    def keep(*_arguments: object):
+        raise TpuxError("mallory keeps from others what the store's users publish")
+
+    job = drive(name=by_hand("hand-kept"), job="000917")
+    with monkeypatch.context() as patch:
+        patch.setattr(machines, "acquire_all", keep)
+        job.run(until="mallory keeps from others")
+    assert job.ready().allocation.borrowed
+    job.release()
 
 
 def test_a_job_that_waits_for_a_lease_releases_nothing(drive, by_hand, tmp_path):

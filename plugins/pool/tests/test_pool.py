@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tpux import TpuxError
 from tpux.api import machines
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
@@ -170,6 +171,23 @@ def test_a_shut_laptop_delays_nobody(by_hand, job, cli, monkeypatch):
     assert third.steps() == ""
     monkeypatch.setattr("tpux_pool.queue.FORGOTTEN_AFTER", -1.0)
     assert third.steps() == "one"
+
+
+@pytest.mark.parametrize("error", [OSError(6, "No such device or address"), TpuxError("kept from others")], ids=str)
+def test_a_file_of_another_user_that_cannot_be_read_is_waited_for(by_hand, job, cli, monkeypatch, error):
+    by_hand("one")
+    cli("tpu", "register", "one")
+    one = job()
+
+    def fail(*_arguments: object):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machines, "acquire_all", fail)
+        with pytest.raises(AssertionError, match="looking for a TPU"):  # it goes on, and says why
+            one.steps(9)
+    assert str(error) in one.said[-1]
+    assert one.steps() == "one"
 
 
 @pytest.mark.parametrize(

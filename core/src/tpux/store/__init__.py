@@ -230,7 +230,8 @@ class Store:
                 self._fill(draft, *build(job), at)
                 files.rename(draft, own / job)
             except BaseException:
-                shutil.rmtree(draft, ignore_errors=True)
+                with suppress(OSError, TpuxError):  # `purge` does it
+                    _discard(draft)
                 raise
             ids.advance(counter, job)
         return self.record(job)
@@ -239,7 +240,7 @@ class Store:
         """Return the next id that no user of the shared store has; nobody else gets it, whatever happens now."""
         published = Published(self.home, self.shared)
         with locks.held(published.lock(NEXT_ID), what="the next job id"):
-            job = ids.next_of([file.content for file in published.read(NEXT_ID)], self._exists)
+            job = ids.next_of(published.read(NEXT_ID), self._exists)
             published.write(NEXT_ID, f"{int(job) + 1}\n".encode())
         return job
 
@@ -319,11 +320,26 @@ class Store:
         return str(found[-1]) if found else ""
 
     def purge(self) -> None:
-        """Remove what a killed process left of jobs that it was removing. Only the supervisor may call it."""
+        """Remove what a killed process left of jobs that it was removing, or creating. Only the supervisor may call it.
+
+        Raises:
+            TpuxError: another process held the lock of the creation of a job for too long.
+            OSError: something cannot be removed.
+        """
         for trash in (self.jobs / self.user).glob(".deleted-*"):
             if not files.mounts_below(trash):
-                publish_state(str(trash.with_name(trash.name.removeprefix(".deleted-"))), None)
-                shutil.rmtree(trash, ignore_errors=True)
+                _discard(trash)
+        if drafts := [*(self.jobs / self.user).glob(".new-*")]:
+            with self.creation_lock():
+                for draft in drafts:
+                    _discard(draft)
+
+
+def _discard(directory: Path) -> None:
+    """Remove the directory of a job that is no job any more, or not yet, after what is published of it."""
+    if directory.is_dir():  # else it was renamed: it is a job
+        publish_state(str(directory), None)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _has_name(record: Record, name: str) -> bool:

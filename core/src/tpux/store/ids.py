@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tpux.store import files
+from tpux.store.published import HIGHEST, File, reached
 
 DIGITS = 6
 LONGEST = 18
@@ -40,13 +41,21 @@ def allocate(counter: Path, existing: Callable[[], Iterable[str]], taken: Callab
     return f"{number:0{DIGITS}d}"
 
 
-def next_of(counters: Iterable[bytes], taken: Callable[[str], bool]) -> str:
-    """Return the next free id, given what the files of several users hold; one that is no number is left out."""
-    numbers = [int(content) for content in counters if content.strip().isdigit() and len(content) <= LONGEST]
+def next_of(counters: Iterable[File], taken: Callable[[str], bool]) -> str:
+    """Return the next free id, given the files of several users; one that is no number is left out.
+
+    Raises:
+        TpuxError: another user has published a number that nobody can have reached.
+    """
+    numbers = [reached(file, _int(digits), "job") for file in counters if (digits := file.content.strip()).isdigit()]
     number = max(numbers, default=1)
     while taken(f"{number:0{DIGITS}d}"):
         number += 1
     return f"{number:0{DIGITS}d}"
+
+
+def _int(digits: bytes) -> int:
+    return int(digits) if len(digits) <= LONGEST * 2 else HIGHEST + 1  # Python refuses very long ones
 
 
 def advance(counter: Path, job: str) -> None:

@@ -6,14 +6,15 @@ A user may have a lease as well, without a job and with an end: a hold.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
 from tpux.store import files
 from tpux.store.files import parse
-from tpux.store.published import ACTIVE, File, Published
+from tpux.store.published import ACTIVE, File, Published, reached
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
@@ -174,7 +175,7 @@ def lease_of(machine: str) -> Mapping[str, JsonValue]:
     Returns:
         The lease; its `tpux-job` is `HOLD` if a user holds the machine. Empty if nobody has it. Since 0.1.
     """
-    return _last(_leases(), _name(machine)) if holder_of(machine) else {}
+    return _last(_leases(), _name(machine))
 
 
 def _holding() -> dict[str, str]:
@@ -197,16 +198,15 @@ def _acquire(
     with ExitStack() as stack:
         for path, machine in held.items():
             stack.enter_context(locks.held(path, what=f"the lease of {machine}"))
-        last = {name: _last(leases, name) for name in names}
-        owners = {name: _owner(leases, lease) for name, lease in last.items()}
+        counts = cache(_counts)  # once a job: it may read all jobs
+        owners = {name: _owner(leases, _last(leases, name, counts)) for name in names}
         missing = [name for name, owner in owners.items() if owner != mine or details]
         others = {name: owners[name] for name in missing if owners[name] not in [mine, *passed_on]}
         holders = {name: owner.get("tpux-job", "") for name, owner in others.items()}
-        active = {job for job in {*holders.values()} if _counts(job)}  # once a job: it may read all jobs
-        if found := {names[name]: holder for name, holder in holders.items() if holder in active}:
+        if found := {names[name]: holder for name, holder in holders.items() if holder}:
             return found
         _write(
-            leases, {name: _number(last[name]) for name in missing}, names, {"since": time.time(), **details, **mine}
+            leases, {name: _next(leases, name) for name in missing}, names, {"since": time.time(), **details, **mine}
         )
     return {}
 
@@ -225,7 +225,7 @@ def _write(
 
     Args:
         leases: where they are.
-        missing: their names, with the numbers of those that were the last so far.
+        missing: their names, with their numbers.
         machines: the machine of each of the names whose locks the caller holds.
         mine: the owner.
     """
@@ -234,7 +234,7 @@ def _write(
     token, names = secrets.token_hex(8), [*missing]
     for name, number in missing.items():
         pending = {} if name == names[-1] else {"pending_on": machines[names[-1]]}
-        lease = {**mine, "machine": machines[name], "number": number + 1, "token": token, **pending}
+        lease = {**mine, "machine": machines[name], "number": number, "token": token, **pending}
         leases.write(name, files.dump(lease))
     for name in machines:  # also those that an earlier call, which died, has left pending
         lease = _own(leases, name)
@@ -254,20 +254,13 @@ def release(machine: str, labels: Mapping[str, str]) -> None:
 
     leases, name = _leases(), _name(machine)
     with locks.held(leases.lock(name), what=f"the lease of {machine}"):
-        last = _last(leases, name)
-        if _owner(leases, last) != {label: labels[label] for label in OWNER_LABELS}:
-            return
-        if len(leases.read(name)) > 1:  # an older one of another user, which must not count again
-            leases.write(name, files.dump({"number": _number(last)}))
-        else:
+        if _owner(leases, _own(leases, name)) == {label: labels[label] for label in OWNER_LABELS}:
             leases.remove(name)
 
 
 def holder_of(machine: str) -> str:
     """Return the id of the active job that leases a machine, `HOLD` if a user does; empty if nobody. Since 0.1."""
-    leases = _leases()
-    holder = _owner(leases, _last(leases, _name(machine))).get("tpux-job", "")
-    return holder if _counts(holder) else ""
+    return str(lease_of(machine).get("tpux-job", ""))
 
 
 def _leases() -> Published:
@@ -277,13 +270,24 @@ def _leases() -> Published:
     return Published(store.home, store.shared)
 
 
-def _last(leases: Published, name: str) -> dict[str, JsonValue]:
-    """Return the lease of a machine that was written last; {} if there is none.
+def _last(leases: Published, name: str, counts: Callable[[str], bool] = _counts) -> dict[str, JsonValue]:
+    """Return the lease of a machine that was written last, of those whose owner has it still; {} if there is none.
 
-    Each user of a shared store has a file for it, and the highest number is that of the last one.
+    Each user of a shared store has a file for it, and of those that count the highest number is that of the last one: a
+    user must not end what another one has by writing a lease that does not count itself.
     """
     found = [(_number(lease), file.own, lease) for file in leases.read(name) if (lease := _parse(file))]
-    return max(found, key=lambda one: one[:2], default=(0, True, {}))[2]
+    ordered = sorted(found, key=lambda one: one[:2], reverse=True)
+    return next((lease for *_, lease in ordered if counts(_owner(leases, lease).get("tpux-job", ""))), {})
+
+
+def _next(leases: Published, name: str) -> int:
+    """Return the number of a new lease, above those that do not count as well: an ended job may be resumed.
+
+    Raises:
+        TpuxError: a user has published one that nobody can have reached.
+    """
+    return 1 + max((reached(file, _number(_parse(file)), "lease") for file in leases.read(name)), default=0)
 
 
 def _own(leases: Published, name: str) -> dict[str, JsonValue]:

@@ -59,6 +59,7 @@ class Record:
         self._events = f"{directory}/events.jsonl"
         self._state: State | None = None
         self._offset = 0
+        self._is_published = True
 
     @cached_property
     def directory(self) -> Path:
@@ -231,13 +232,13 @@ class Record:
         changes = opened != (self._state is not None and open_jobs.is_open(self._state))
         if changes and opened:
             open_jobs.mark(open_jobs.mark_of(self._directory))
-        is_news = published.of_state(self._state) != published.of_state(state)
+        is_news = not self._is_published or published.of_state(self._state) != published.of_state(state)
         if is_news:
             published.publish_state(self._directory, self._state, state)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
         if is_news:
-            published.unpublish_former(self._directory, state)
+            self._is_published = published.unpublish_former(self._directory, state)
         data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": json.dump(state)}
         try:
             files.write_atomic(self.directory / "state.json", files.dump(data), durable=False)

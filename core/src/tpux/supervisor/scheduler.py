@@ -187,8 +187,8 @@ class Supervisor:
         """
         try:
             self._store.purge()
-        except OSError as error:  # the next supervisor does it
-            _log.warning("cannot remove what is left of deleted jobs: %s", error)
+        except (OSError, TpuxError) as error:  # the next supervisor does it
+            _log.warning("cannot remove what is left of jobs: %s", error)
         self._listeners.start()
         self._scan_again = True
         problems, last = 0, ""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tpux import HostUnreachableError, Job, JsonValue, Waiting
+from tpux import HostUnreachableError, Job, JsonValue, TpuxError, Waiting
 from tpux.api import machines
 from tpux_gcp import labels
 from tpux_gcp.api import Api
@@ -90,9 +90,23 @@ def wait_for(context: RequestContext, job: str) -> Waiting:
 
 
 def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Return the answer to wait for the job of this store that has borrowed the TPU, None if there is none."""
-    holder = borrower(context, resource)
+    """Return the answer to wait for the job of this store that has borrowed the TPU, None if there is none.
+
+    Leases are read only if there is a claim, which every borrower of a TPU that is ready writes before it uses it: what
+    another user of the store keeps from others, or has broken, must not be in the way of a job's own TPU.
+    """
+    if not claims_in(resource.labels):
+        return None
+    try:
+        holder = borrower(context, resource)
+    except (OSError, TpuxError) as error:
+        return _wait_for_leases(context, error)
     return wait_for(context, holder) if holder else None
+
+
+def _wait_for_leases(context: RequestContext, error: Exception) -> Waiting:
+    """Return the answer to wait until it is known who uses the TPU: an exception would soon end the job."""
+    return context.wait(f"who uses TPU {context.name} is not known: {error}", LEASE_POLL)
 
 
 def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
@@ -108,7 +122,10 @@ def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
     request, noted = context.request, context.leasing(resource)
     if noted.saved.leased != context.saved.leased:  # saved before, so that a release knows about it
         return noted.wait(f"borrowing {context.name} under all its names", 0)
-    holders = machines.acquire_all(context.lease_names(resource), request.labels, request.previous_owners)
+    try:
+        holders = machines.acquire_all(context.lease_names(resource), request.labels, request.previous_owners)
+    except (OSError, TpuxError) as error:
+        return _wait_for_leases(context, error)
     if holders:
         return wait_for(context, next(iter(holders.values())))
     return hold_claim(context, resource)

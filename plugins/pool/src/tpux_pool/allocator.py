@@ -136,7 +136,7 @@ class Pool(Allocator):
                 left = _give_back(request, state)
                 return left if isinstance(left, Waiting) else _next(state)
             return _borrow(request, state, state.chosen)
-        except (CloudError, InvalidConfigError, TpuxError) as error:
+        except (CloudError, InvalidConfigError, OSError, TpuxError) as error:
             return state.wait(f"looking for a TPU of the pool: {error}", POLL)
 
     @hookimpl
