@@ -46,6 +46,8 @@ PASSING = NO_CAPACITY | {"transient", "throttled", "busy"}
 """Problems after which it is tried again."""
 DELETION = 900.0
 """Seconds that a deletion may take."""
+NOTE = "reapply"
+"""What the hold of this command says to other users."""
 
 
 @dataclass(frozen=True)
@@ -89,35 +91,75 @@ def reapply(
     location = Location(
         cloud.project, known.zone if known else zone_or_default(cloud, full_zone(zone) if zone else None)
     )
-    name, deadline = known.name if known else tpu, time.monotonic() + lasting / machines.clock_rate()
-    with cli_errors():
-        resource = cloud.tpu(location, name, queue=True)
-    path, begun = _path(location, name), _load(_path(location, name))
+    name, path = known.name if known else tpu, _path(location, known.name if known else tpu)
+    begun, resource, leases = _load(path), *_look(cloud, location, name)
     if resource is None and begun is None:
         hint = f"tpux tpu create {name} --type TYPE --zone {location.zone}"
         raise UsageError(f"no TPU {name} in {location.zone}: what it was is not known", hint=hint)
-    leases = resource.lease_names(location, name) if resource else [f"{location.parent}/{name}"]
     _require_unused(name, resource, leases)
     state = f" ({resource.accelerator}, {resource.state})" if resource else ""
     what = f"Delete {name}{state} with its boot disks, and create it again" if resource else f"Create {name} again"
     api.confirm(f"{what} in {location.zone} of project {cloud.project}?", yes=yes)
-    held_before = bool(machines.lease_of(leases[0]))
-    until = time.time() + (lasting + DELETION) / machines.clock_rate()
-    if not held_before and (others := machines.hold(leases, until=until, note="reapply")):
-        raise UsageError(f"{name} is in use by now: {', '.join(others.values())}", hint="tpux find")
+    deadline = time.monotonic() + lasting / machines.clock_rate()
+    hold = Hold(name, leases, time.time() + (lasting + DELETION) / machines.clock_rate())
+    hold.require()
     try:
         with cli_errors():
+            resource, _ = _look(cloud, location, name)  # as it is since nobody else can take it
+            _require_unused(name, resource, leases)
             plan = begun if resource is None or (begun and _is_coming(resource)) else None
-            if plan is None and resource is not None:
+            if plan is None:
                 plan = _plan_of(cloud, location, name, resource)
                 _store(path, plan)
-            if plan is not None:
-                _apply(cloud, location, plan, deadline, every, again=plan is begun)
+            _apply(cloud, location, plan, deadline, every, hold, again=plan is begun)
     finally:
-        if not held_before:
-            machines.end_hold(leases)
+        hold.end()
     path.unlink(missing_ok=True)
     api.say(f"{name} in {location.zone} is READY")
+
+
+def _look(cloud: Api, location: Location, name: str) -> tuple[TpuResource | None, list[str]]:
+    """Return a TPU, None if it does not exist, and the names under which it is leased."""
+    with cli_errors():
+        resource = cloud.tpu(location, name, queue=True)
+    return resource, resource.lease_names(location, name) if resource else [f"{location.parent}/{name}"]
+
+
+class Hold:
+    """The user's hold of a TPU until it is there again. One that the user had before is as it was afterwards.
+
+    Args:
+        name: the TPU.
+        leases: the names under which it is leased.
+        until: the end, in seconds since the epoch.
+    """
+
+    def __init__(self, name: str, leases: list[str], until: float) -> None:
+        self._name, self._leases = name, leases
+        before = machines.lease_of(leases[0])
+        given, self._note = before.get("until"), str(before.get("note", NOTE))
+        # That of a call that was cut off ends with this one.
+        self._given = float(given) if isinstance(given, (int, float)) and self._note != NOTE else 0.0
+        self._until = max(until, self._given)
+
+    def require(self) -> None:
+        """Hold the TPU; a job of the user that names it may have taken the hold over.
+
+        Raises:
+            UsageError: a job or another user has it.
+        """
+        if others := machines.hold(self._leases, until=self._until, note=self._note):
+            _require_unused(self._name, None, self._leases)
+            raise UsageError(f"{self._name} is in use by now: {', '.join(others.values())}", hint="tpux find")
+
+    def end(self) -> None:
+        """End the hold, or give the one before its end and its note back."""
+        if machines.lease_of(self._leases[0]).get("until") != self._until:
+            return  # it is a job's, or the user has given it another end meanwhile
+        if self._given > time.time():
+            machines.hold(self._leases, until=self._given, note=self._note)
+        else:
+            machines.end_hold(self._leases)
 
 
 def _is_coming(resource: TpuResource) -> bool:
@@ -142,20 +184,20 @@ def _require_unused(name: str, resource: TpuResource | None, leases: list[str]) 
             raise UsageError(f"{name} is in use by {claim.user or 'a job'} in another store ({claim.store})")
 
 
-def _plan_of(cloud: Api, location: Location, name: str, resource: TpuResource) -> Plan:
+def _plan_of(cloud: Api, location: Location, name: str, resource: TpuResource | None) -> Plan:
     """Return what creates a TPU as it is.
 
     Raises:
         UsageError: it no longer exists.
     """
-    if queued := resource.queued_resource:
+    if queued := resource.queued_resource if resource else "":
         message = cloud.queued_resource_message(location, queued)
         if message is not None:
             tpu = cast("Mapping[str, Sequence[Mapping[str, Message]]]", message["tpu"])
             specs = [{**spec, "node": _node(spec["node"])} for spec in tpu["nodeSpec"]]
             kept = {key: message[key] for key in QUEUED_FIELDS if key in message}
             return Plan(queued, True, {"tpu": {"nodeSpec": specs}, **kept})
-    else:
+    elif resource:
         message = cloud.node_message(location, name)
         if message is not None:
             return Plan(name, False, _node(message))
@@ -172,7 +214,9 @@ def _node(message: Message) -> dict[str, object]:
     return node
 
 
-def _apply(cloud: Api, location: Location, plan: Plan, deadline: float, every: float, *, again: bool) -> None:
+def _apply(
+    cloud: Api, location: Location, plan: Plan, deadline: float, every: float, hold: Hold, *, again: bool
+) -> None:
     """Delete what is there, and create it, until it is ready.
 
     Args:
