@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,36 @@ def test_what_is_created_is_known_after_a_call_that_did_not_finish(cloud, by_han
     cli("reapply", "one", "-y")
     assert node(cloud, "one")["tags"] == ["ssh"]
     assert not plan.exists()
+
+
+def test_the_tpu_that_it_has_made_stays_if_the_api_did_not_answer(cloud, by_hand, cli):
+    """It is asked again only once the TPU is ready; the user's hold lasts as long as the command meanwhile."""
+    by_hand("one")
+    cli("tpu", "register", "one")
+    cli("hold", "one", "--for", "30m")
+    before = sent(cloud, "nodes.create"), sent(cloud, "nodes.delete")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "one", "-y", "--retry-every", "0.1s", "--for", "6h")
+    cloud.wait_for("one", "CREATING")
+    cloud.freeze("one")
+    cloud.error(503, "nodes.get")
+    typed.until("trying again")
+    assert float(machines.lease_of(LEASE)["until"]) - time.time() > 6 * 3600
+    cloud.unfreeze("one")
+    cloud.wait_for("one", "READY")
+    cloud.clear()
+    code, said = typed.end()
+    cloud.delay(node_CREATING=0.02)
+    assert (code, sent(cloud, "nodes.create"), sent(cloud, "nodes.delete")) == (0, before[0] + 1, before[1] + 1), said
+
+
+def test_the_tpu_that_it_has_made_stays_if_the_answer_to_the_request_was_lost(cloud, by_hand, cli):
+    by_hand("one")
+    before = sent(cloud, "nodes.delete")
+    cloud.lose("nodes.create")
+    typed = Typed(cli, "reapply", "one", "-y", "--retry-every", "0.1s", "--for", "6h")
+    code, said = typed.end()
+    assert (code, sent(cloud, "nodes.delete")) == (0, before + 1), said
 
 
 def test_a_queued_resource(cloud, cli):

@@ -225,10 +225,12 @@ def _apply(
         plan: what is created.
         deadline: until when it is tried, by the monotonic clock.
         every: seconds between two tries.
+        hold: the hold under which something is deleted.
         again: an earlier call has begun: what is being created now is waited for.
 
     Raises:
         TpuxError: it was not ready in time.
+        UsageError: a job has taken the TPU over.
         CloudError: another try would not help.
     """
     rate = machines.clock_rate()
@@ -236,12 +238,16 @@ def _apply(
         try:
             resource = cloud.tpu(location, plan.name, queue=plan.queued)
             operation = ""
+            if again and resource is not None and resource.status == "ready":
+                return
             if resource is not None and not (again and _is_coming(resource)):
+                hold.require()
+                _require_unused(plan.name, resource, resource.lease_names(location, plan.name))
                 _delete(cloud, Found(plan.name, location, resource))
                 resource = None
+            again = True  # also if the request is not answered: what is there from now on is the new one
             if resource is None:
                 operation = _create(cloud, location, plan)
-            again = True
             state = partial(state_unless_ready, cloud, location, plan.name, operation, queue=plan.queued)
             wait_for(state, timeout=max((deadline - time.monotonic()) * rate, 0.0))
         except CloudError as error:
