@@ -296,7 +296,7 @@ def _change(job: api.JobInfo, words: Sequence[str]) -> None:
             api.say(f"job {int(job.id)} is {now.state} by now: it stays as it is")
             return
         if now.state == "pending":
-            api.stop(job.id, keep=True, reason=CHANGES)
+            api.stop(job.id, reason=CHANGES)  # what it holds remains for tpu.keep_on_stop: this may be cut off
         try:
             _tpux("resume", str(int(job.id)), *words)
         except UsageError:
