@@ -292,3 +292,18 @@ def test_what_a_hostile_member_plants_is_not_read_and_runs_nowhere(shared: Share
     for command in (["rm"], ["mkfifo"], ["rm"], ["ln", "-s", published / ANN / "machines" / lease.name]):
         assert shared.run(CY, *command, published / CY / "machines" / lease.name).returncode == 0
         assert shared.find(ANN) == {"p1": f"{ANN} hold"}
+
+
+@pytest.mark.process
+def test_what_another_member_registers_does_not_decide_what_is_deleted(shared: Shared, pool: Emulator) -> None:
+    shared.env |= {"TPUX_GCP_ENDPOINT": pool.url, "CLOUDSDK_COMPUTE_ZONE": "us-central2-b"}
+    subprocess.run([TPUX, "store", "share", shared.store, "--group", GROUP], check=True)
+    shared.tpux(CY, "list")
+    planted = {"name": "victim", "zone": "us-central2-b", "project": "emulated", "alias": "mine"}
+    shared.plant(CY, shared.store / "published" / CY / "pool/registered.json", json.dumps([planted]))
+    said = shared.tpux(BOB, "reapply", "mine", "-y", code=2)
+    assert f"{CY} has registered mine, not you: victim in us-central2-b of project emulated" in said
+    assert "tpux reapply victim --zone us-central2-b --project emulated" in said
+    assert "no TPU mine in us-central2-b" in shared.tpux(BOB, "reapply", "mine", "--zone", "us-central2-b", code=2)
+    assert "no TPU victim in us-central2-b" in shared.tpux(CY, "reapply", "mine", "--zone", "us-central2-b", code=2)
+    assert "no TPU mine in us-central2-a" in shared.tpux(CY, "reapply", "mine", "--zone", "us-central2-a", code=2)

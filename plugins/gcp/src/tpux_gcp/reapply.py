@@ -30,7 +30,7 @@ from tpux_gcp.labels import JOB
 from tpux_gcp.lookup import FoundTpu as Found
 from tpux_gcp.lookup import cli_errors, open_api, state_of, state_unless_ready, wait_for, zone_or_default
 from tpux_gcp.messages import Message
-from tpux_gcp.registered import find_registered
+from tpux_gcp.registered import Registered, find_registered
 from tpux_gcp.resource import LOST, Location, TpuResource
 from tpux_gcp.zones import full_zone
 
@@ -69,7 +69,7 @@ class Plan:
 def reapply(
     tpu: Annotated[str, typer.Argument(metavar="TPU", help="Alias or name of a TPU that no job created.")],
     zone: Annotated[
-        str | None, typer.Option("--zone", help="Zone of a TPU that is not registered. Default: gcloud's.")
+        str | None, typer.Option("--zone", help="Zone of a TPU that you have not registered. Default: gcloud's.")
     ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Google Cloud project. Default: gcloud's.")] = None,
     every: Annotated[
@@ -86,7 +86,7 @@ def reapply(
     It tries again while the zone has no capacity. Typed again after Ctrl-C, it continues. What is on the boot disks is
     lost. Jobs get new machines by themselves: this is for TPUs that no job created.
     """
-    known = find_registered(tpu)
+    known = _find_own(tpu, zone, project)
     cloud = open_api(known.project if known else project)
     location = Location(
         cloud.project, known.zone if known else zone_or_default(cloud, full_zone(zone) if zone else None)
@@ -116,6 +116,23 @@ def reapply(
         hold.end()
     path.unlink(missing_ok=True)
     api.say(f"{name} in {location.zone} is READY")
+
+
+def _find_own(word: str, zone: str | None, project: str | None) -> Registered | None:
+    """Return the TPU that this user has registered as a word; None if it is a name, as with another zone or project.
+
+    Raises:
+        UsageError: another user has registered it: what that user says must not decide what is deleted.
+    """
+    if (known := find_registered(word)) is None:
+        return None
+    if known.user and not zone:
+        raise UsageError(
+            f"{known.user} has registered {word}, not you: {known.name} in {known.zone} of project {known.project}",
+            hint=f"if you mean that one: tpux reapply {known.name} --zone {known.zone} --project {known.project}",
+        )
+    elsewhere = (zone and full_zone(zone) != known.zone) or (project and project != known.project)
+    return None if known.user or elsewhere else known
 
 
 def _look(cloud: Api, location: Location, name: str) -> tuple[TpuResource | None, list[str]]:
