@@ -52,7 +52,8 @@ class Typed:
         """Read until it has said something."""
         assert self.process.stderr is not None
         while text.encode() not in self.said:
-            assert (found := os.read(self.process.stderr.fileno(), 1000)), self.said
+            found = os.read(self.process.stderr.fileno(), 1000)
+            assert found, self.said
             self.said += found
 
     def answer(self, text: str) -> None:
@@ -131,6 +132,24 @@ def test_the_tpu_that_it_has_made_stays_if_the_answer_to_the_request_was_lost(cl
     typed = Typed(cli, "reapply", "one", "-y", "--retry-every", "0.1s", "--for", "6h")
     code, said = typed.end()
     assert (code, sent(cloud, "nodes.delete")) == (0, before + 1), said
+
+
+def test_the_tpu_that_an_earlier_call_has_made_stays_when_it_is_typed_again(cloud, by_hand, cli):
+    by_hand("one")
+    before = sent(cloud, "nodes.delete")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "one", "-y", "--for", "3s")
+    cloud.wait_for("one", "CREATING")
+    cloud.freeze("one")
+    code, said = typed.end()
+    assert (code, "timed out" in said) == (1, True), said
+    cloud.unfreeze("one")
+    cloud.wait_for("one", "READY")
+    cloud.delay(node_CREATING=0.02)
+    assert "is READY: an earlier call has created it again" in cli("reapply", "one", "-y").stderr
+    assert sent(cloud, "nodes.delete") == before + 1
+    cli("reapply", "one", "-y")
+    assert sent(cloud, "nodes.delete") == before + 2
 
 
 def test_a_queued_resource(cloud, cli):

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
@@ -58,11 +58,13 @@ class Plan:
         name: the name of the queued resource, or else of the node.
         queued: it is a queued resource.
         message: what is sent to the API.
+        deleted: the former one is gone: what is there is the new one.
     """
 
     name: str
     queued: bool
     message: Message
+    deleted: bool = False
 
 
 @app.command(epilog="Example: tpux reapply v4-32-p2 --retry-every 1m --for 6h")
@@ -97,6 +99,10 @@ def reapply(
         hint = f"tpux tpu create {name} --type TYPE --zone {location.zone}"
         raise UsageError(f"no TPU {name} in {location.zone}: what it was is not known", hint=hint)
     _require_unused(name, resource, leases)
+    if begun and begun.deleted and resource and resource.status == "ready":
+        path.unlink()
+        api.say(f"{name} in {location.zone} is READY: an earlier call has created it again")
+        return
     state = f" ({resource.accelerator}, {resource.state})" if resource else ""
     what = f"Delete {name}{state} with its boot disks, and create it again" if resource else f"Create {name} again"
     api.confirm(f"{what} in {location.zone} of project {cloud.project}?", yes=yes)
@@ -264,6 +270,7 @@ def _apply(
                 resource = None
             again = True  # also if the request is not answered: what is there from now on is the new one
             if resource is None:
+                _store(_path(location, plan.name), replace(plan, deleted=True))
                 operation = _create(cloud, location, plan)
             state = partial(state_unless_ready, cloud, location, plan.name, operation, queue=plan.queued)
             wait_for(state, timeout=max((deadline - time.monotonic()) * rate, 0.0))
