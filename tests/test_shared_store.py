@@ -320,3 +320,18 @@ def test_a_member_who_prepares_the_directory_gains_nothing_from_a_store_that_roo
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, "another user may have made it" in done.stderr) == (2, True), done.stderr
         assert (victim.stat().st_gid, victim.stat().st_mode & 0o077) == (0, 0)
+
+
+@pytest.mark.process
+def test_what_another_member_registers_does_not_decide_what_is_deleted(shared: Shared, pool: Emulator) -> None:
+    shared.env |= {"TPUX_GCP_ENDPOINT": pool.url, "CLOUDSDK_COMPUTE_ZONE": "us-central2-b"}
+    subprocess.run([TPUX, "store", "share", shared.store, "--group", GROUP], check=True)
+    shared.tpux(CY, "list")
+    planted = {"name": "victim", "zone": "us-central2-b", "project": "emulated", "alias": "mine"}
+    shared.plant(CY, shared.store / "published" / CY / "pool/registered.json", json.dumps([planted]))
+    said = shared.tpux(BOB, "reapply", "mine", "-y", code=2)
+    assert f"{CY} has registered mine, not you: victim in us-central2-b of project emulated" in said
+    assert "tpux reapply victim --zone us-central2-b --project emulated" in said
+    assert "no TPU mine in us-central2-b" in shared.tpux(BOB, "reapply", "mine", "--zone", "us-central2-b", code=2)
+    assert "no TPU victim in us-central2-b" in shared.tpux(CY, "reapply", "mine", "--zone", "us-central2-b", code=2)
+    assert "no TPU mine in us-central2-a" in shared.tpux(CY, "reapply", "mine", "--zone", "us-central2-a", code=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -255,6 +257,18 @@ def test_a_taker_that_is_stopped_before_it_holds_the_machines(tmp_path, monkeypa
     assert world.live()
     assert taker.refresh().state == "succeeded"
     assert world.pool.created == 2
+
+
+def test_clean_counts_a_job_as_replaced_only_once_its_machines_are_taken_over(tmp_path, monkeypatch):
+    def cleaned() -> str:
+        command = [sys.executable, "-m", "tpux", "clean", "--rerun", "--dry-run"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    world = World(tmp_path, monkeypatch)
+    world.take_over()
+    assert "nothing to clean" in cleaned(), "it would release what the new job waits for"
+    assert world.live()
+    assert "would remove with all logs:\n  job 1 (" in cleaned()
 
 
 def test_a_taker_that_is_stopped_before_it_has_changed_the_labels(tmp_path, monkeypatch):

@@ -162,6 +162,15 @@ def test_a_node_is_registered_as_its_queued_resource(cloud, cli):
     assert [tpu["name"] for tpu in cli.json("find")] == ["queue-a"]
 
 
+def test_a_tpu_that_is_registered_in_another_project_is_not_taken(by_hand, job, cli):
+    """It would get the secrets of the job; another member may have registered it."""
+    by_hand("one")
+    cli("tpu", "register", "one")
+    (path,) = Path(cli.env["TPUX_HOME"]).glob("pool/registered.json")
+    path.write_text(path.read_text().replace('"emulated"', '"another"'))
+    assert job().steps() == ""
+
+
 def test_a_shut_laptop_delays_nobody(by_hand, job, cli, monkeypatch):
     by_hand("one")
     cli("tpu", "register", "one")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,10 @@ from tpux.api import machines
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Location
-from tpux_testing import command_contract
+from tpux_testing import CommandLine, command_contract
 
 LOCATION = Location("emulated", "us-central2-b")
+LEASE = f"{LOCATION.parent}/one"
 SPEC = {
     "accelerator_type": "v4-8",
     "labels": {"team": "x"},
@@ -31,6 +35,36 @@ def node(cloud, name: str) -> dict[str, object]:
 
 def sent(cloud, method: str) -> int:
     return len([request for request in cloud.requests if request.method == method])
+
+
+class Typed:
+    """A command of tpux whose stdin is a terminal."""
+
+    def __init__(self, cli: CommandLine, *words: str) -> None:
+        self.terminal, stdin = os.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tpux", *words], env=cli.env, cwd=cli.work, stdin=stdin, stderr=subprocess.PIPE
+        )
+        os.close(stdin)
+        self.said = b""
+
+    def until(self, text: str) -> None:
+        """Read until it has said something."""
+        assert self.process.stderr is not None
+        while text.encode() not in self.said:
+            found = os.read(self.process.stderr.fileno(), 1000)
+            assert found, self.said
+            self.said += found
+
+    def answer(self, text: str) -> None:
+        """Type a line."""
+        os.write(self.terminal, f"{text}\n".encode())
+
+    def end(self) -> tuple[int, str]:
+        """Wait until it has ended; return its exit code and what it has said."""
+        _, rest = self.process.communicate(timeout=120)
+        os.close(self.terminal)
+        return self.process.returncode, (self.said + rest).decode()
 
 
 def test_a_preempted_tpu_is_created_again_as_it_was_once_there_is_capacity(cloud, by_hand, cli, job):
@@ -70,6 +104,54 @@ def test_what_is_created_is_known_after_a_call_that_did_not_finish(cloud, by_han
     assert not plan.exists()
 
 
+def test_the_tpu_that_it_has_made_stays_if_the_api_did_not_answer(cloud, by_hand, cli):
+    """It is asked again only once the TPU is ready; the user's hold lasts as long as the command meanwhile."""
+    by_hand("one")
+    cli("tpu", "register", "one")
+    cli("hold", "one", "--for", "30m")
+    before = sent(cloud, "nodes.create"), sent(cloud, "nodes.delete")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "one", "-y", "--retry-every", "0.1s", "--for", "6h")
+    cloud.wait_for("one", "CREATING")
+    cloud.freeze("one")
+    cloud.error(503, "nodes.get")
+    typed.until("trying again")
+    assert float(machines.lease_of(LEASE)["until"]) - time.time() > 6 * 3600
+    cloud.unfreeze("one")
+    cloud.wait_for("one", "READY")
+    cloud.clear()
+    code, said = typed.end()
+    cloud.delay(node_CREATING=0.02)
+    assert (code, sent(cloud, "nodes.create"), sent(cloud, "nodes.delete")) == (0, before[0] + 1, before[1] + 1), said
+
+
+def test_the_tpu_that_it_has_made_stays_if_the_answer_to_the_request_was_lost(cloud, by_hand, cli):
+    by_hand("one")
+    before = sent(cloud, "nodes.delete")
+    cloud.lose("nodes.create")
+    typed = Typed(cli, "reapply", "one", "-y", "--retry-every", "0.1s", "--for", "6h")
+    code, said = typed.end()
+    assert (code, sent(cloud, "nodes.delete")) == (0, before + 1), said
+
+
+def test_the_tpu_that_an_earlier_call_has_made_stays_when_it_is_typed_again(cloud, by_hand, cli):
+    by_hand("one")
+    before = sent(cloud, "nodes.delete")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "one", "-y", "--for", "3s")
+    cloud.wait_for("one", "CREATING")
+    cloud.freeze("one")
+    code, said = typed.end()
+    assert (code, "timed out" in said) == (1, True), said
+    cloud.unfreeze("one")
+    cloud.wait_for("one", "READY")
+    cloud.delay(node_CREATING=0.02)
+    assert "is READY: an earlier call has created it again" in cli("reapply", "one", "-y").stderr
+    assert sent(cloud, "nodes.delete") == before + 1
+    cli("reapply", "one", "-y")
+    assert sent(cloud, "nodes.delete") == before + 2
+
+
 def test_a_queued_resource(cloud, cli):
     before = sent(cloud, "queuedResources.create")  # by the tests before: they share the emulator
     cli("tpu", "create", "queued", "--type", "v4-8", "--queued", "--pricing", "spot")
@@ -96,12 +178,47 @@ def test_one_that_is_in_use_stays(cloud, by_hand, cli, job):
     assert "no TPU none in us-central2-b: what it was" in cli("reapply", "none", "-y", code=2).stderr
 
 
-def test_the_users_own_hold_remains(by_hand, cli):
+@pytest.mark.parametrize("held", [False, True])
+def test_one_that_a_job_takes_while_it_asks_stays(cloud, by_hand, cli, job, held):
+    before = sent(cloud, "nodes.delete")
+    by_hand("one")
+    cli("tpu", "register", "one")
+    if held:
+        cli("hold", "one")
+    typed = Typed(cli, "reapply", "one")
+    typed.until("[y/N]")
+    assert job(name="one").steps() == "one", "a job of the user takes the hold over"
+    typed.answer("y")
+    code, said = typed.end()
+    assert (code, sent(cloud, "nodes.delete")) == (2, before), said
+    assert "one is in use by job 1 of ann" in said
+    assert machines.holder_of(LEASE) == "000001"
+
+
+def test_one_that_another_store_claims_while_it_asks_stays(cloud, by_hand, cli):
+    before = sent(cloud, "nodes.delete")
+    by_hand("one")
+    typed = Typed(cli, "reapply", "one")
+    typed.until("[y/N]")
+    api = Api(Place("emulated", endpoint=cloud.url))
+    api.update_node(LOCATION, "one", "labels", {"tpux-claim-beef": "9999999999-1-000001-bob"})
+    while "tpux-claim-beef" not in str(node(cloud, "one")):
+        pass
+    typed.answer("y")
+    code, said = typed.end()
+    assert (code, sent(cloud, "nodes.delete")) == (2, before), said
+    assert "one is in use by bob in another store (beef)" in said
+    assert not machines.holder_of(LEASE)
+
+
+def test_the_users_own_hold_remains_as_it_was(by_hand, cli):
     by_hand("one")
     cli("tpu", "register", "one")
     cli("hold", "one", "--note", "mine")
+    before = machines.lease_of(LEASE)
     cli("reapply", "one", "-y")
-    assert machines.lease_of("projects/emulated/locations/us-central2-b/one")["note"] == "mine"
+    after = machines.lease_of(LEASE)
+    assert (after["note"], after["until"]) == ("mine", before["until"])
 
 
 @pytest.mark.usefixtures("cloud")

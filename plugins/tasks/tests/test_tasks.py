@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tpux import api
+from tpux_tasks import cli
 from tpux_testing import CommandLine, command_contract
 
 CONFIG = "command: {cmd: 'true'}\ntpu: {allocation_mode: local}\n"
@@ -132,16 +135,51 @@ def test_reset_takes_back_what_the_file_no_longer_has_and_asks_for_a_job_that_ru
     assert tpux_cli("logs", "2").stdout == "[0] old=\n"
 
 
+def is_next(cli: CommandLine, job: object) -> None:
+    """Wait until a job has asked for its place, before all others that wait."""
+    for _ in range(600):
+        (path,) = Path(cli.env["TPUX_HOME"]).glob("supervisor/*/groups/*-v4-8.json")
+        if json.loads(path.read_text())["waiting"][:1] == [f"{int(str(job)):06}"]:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"job {job} is not the next one")
+
+
+def test_a_change_that_is_cut_off_keeps_no_machines_without_end(
+    tpux_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that waits for another one may hold machines of a former attempt, which then stay for tpu.keep_on_stop."""
+    file = write(tpux_cli, FILE.replace("run: 'echo \"first $LEVEL $SIZE\"'", "run: 'exit 3'"))
+    tpux_cli("tasks", "run", file)
+    for name, value in tpux_cli.env.items():
+        monkeypatch.setenv(name, value)
+
+    def cut_off(*_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_tpux", cut_off)
+    assert api.job(3).state == "pending"
+    with pytest.raises(KeyboardInterrupt):
+        cli._change(api.job(3), ["job.after=[1]"])
+    shown = tpux_cli.json("show", "3")
+    assert isinstance(shown, dict)
+    (stopped,) = (event for event in shown["events"] if event.get("action") == "stop")
+    assert (shown["state"], stopped["keep"]) == ("stopped", False)
+
+
 def test_a_prioritized_task_starts_before_the_others(tpux_cli: CommandLine) -> None:
     waits = f"while [ ! -e {tpux_cli.work}/go ]; do sleep 0.1; done"
     tasks = "".join(f"      - {{id: t{n}, run: 'date +%s.%N >> {tpux_cli.work}/t{n}'}}\n" for n in (1, 2, 3))
     text = f"config: train.yaml\naccelerators:\n  v4-8:\n    tasks:\n      - {{id: t0, run: '{waits}'}}\n{tasks}"
-    file = write(tpux_cli, text)
+    file = write(tpux_cli, text.removesuffix(tasks))
     tpux_cli("tasks", "run", file)
-    runs(tpux_cli, "1")
+    runs(tpux_cli, "1")  # before the others exist: while nobody waits, the first one that asks has the place
+    write(tpux_cli, text)
+    tpux_cli("tasks", "run", file)
     assert "is running" in tpux_cli("tasks", "prioritize", "t0", "-f", file, code=2).stderr
     for name in ("t2", "t3"):
         assert "is the next one" in tpux_cli("tasks", "prioritize", name, "-f", file).stderr
+        is_next(tpux_cli, status(tpux_cli, file)[name]["job"])
     (tpux_cli.work / "go").touch()
     for job in "1234":
         tpux_cli("wait", job)

@@ -75,7 +75,6 @@ def clean(
 
 def _replaced(records: Sequence[Record]) -> set[str]:
     """Return the ids of the jobs, oldest first, whose config a newer one has, or whose machines it has taken over."""
-    from tpux.model.events import Created
     from tpux.store import files
 
     replaced, newer = set[str](), set[str]()
@@ -85,6 +84,5 @@ def _replaced(records: Sequence[Record]) -> set[str]:
         if stored and config in newer:
             replaced.add(record.id)
         newer.add(config)
-        created = next(record.events())[0]
-        replaced.add(created.takes_over if isinstance(created, Created) else "")
+        replaced.add(record.state.transfer_from)
     return replaced

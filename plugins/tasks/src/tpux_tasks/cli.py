@@ -26,6 +26,8 @@ DEFAULT_FILE = Path("tasks.yaml")
 CHANGES = "tpux tasks changes its values"
 """Why a job is stopped that is started again at once."""
 TRIES = 5
+STOPPING = 30.0
+"""Seconds for which a job may be stopping: one that was pending has no program to end."""
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
@@ -137,7 +139,7 @@ def prioritize(
     found = read(file)
     jobs = _jobs_of(found)
     task = found.task(name)
-    job = _job(task, jobs, file)
+    job = _settled(_job(task, jobs, file))
     if job.state != "pending" and not _is_half_changed(job):
         raise UsageError(f"job {int(job.id)} of task {name} does not wait for its turn: it is {job.state}")
     highest = max(_priority(jobs[one.id]) for one in found.tasks if one.id in jobs and one.group == task.group)
@@ -291,12 +293,12 @@ def _change(job: api.JobInfo, words: Sequence[str]) -> None:
         UsageError: the values cannot be changed.
     """
     for tries_left in reversed(range(TRIES)):
-        now = api.job(job.id)
+        now = _settled(api.job(job.id))
         if now.state != "pending" and not _is_half_changed(now):  # it has begun since it was listed
             api.say(f"job {int(job.id)} is {now.state} by now: it stays as it is")
             return
         if now.state == "pending":
-            api.stop(job.id, keep=True, reason=CHANGES)
+            api.stop(job.id, reason=CHANGES)  # what it holds remains for tpu.keep_on_stop: this may be cut off
         try:
             _tpux("resume", str(int(job.id)), *words)
         except UsageError:
@@ -304,6 +306,14 @@ def _change(job: api.JobInfo, words: Sequence[str]) -> None:
                 raise
         else:
             return
+
+
+def _settled(job: api.JobInfo) -> api.JobInfo:
+    """Return a job once it is not stopping: another process may be changing its values."""
+    if job.state == "stopping":
+        with suppress(TimeoutError):
+            *_, job = api.follow(job.id, lambda info: info.state != "stopping", timeout=STOPPING, note=api.say)
+    return job
 
 
 def _is_half_changed(job: api.JobInfo) -> bool:
