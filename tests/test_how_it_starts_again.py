@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import get_args
+
 import pytest
 
 from tests.world import World
+from tpux.model.states import RequestAction
 
 TELLS = (
     "command:\n"
@@ -150,6 +154,24 @@ def test_a_restart_is_one_request(world: World) -> None:
     world.until(lambda: world.state.run.running and world.state.attempt == 2)
     assert [(each.number, each.action) for each in events(world, "request-accepted")] == [(1, "stop"), (2, "resume")]
     assert not list((world.controller.record.directory / "requests").iterdir())
+
+
+def test_an_older_supervisor_leaves_a_restart_to_a_newer_one(world: World) -> None:
+    """It skips an action that it does not know; of a stop it would apply only that, and lose the resume."""
+    restart(world)
+    [file] = (world.controller.record.directory / "requests").iterdir()
+    assert json.loads(file.read_text())["action"] not in get_args(RequestAction)
+
+
+def test_a_restart_whose_second_part_is_not_known_is_not_applied_in_half(world: World) -> None:
+    restart(world)
+    [file] = (world.controller.record.directory / "requests").iterdir()
+    stored = json.loads(file.read_text())
+    stored["then"]["options"]["of_a_newer_tpux"] = True
+    file.write_text(json.dumps(stored))
+    world.steps()
+    assert world.state.run.running
+    assert file.exists()
 
 
 def test_a_stop_after_a_restart_replaces_its_second_part(world: World) -> None:
