@@ -125,6 +125,28 @@ def test_a_file_of_the_user_that_others_may_write_is_not_copied(tpux, own):
     assert not [*tpux.home.rglob("my_ear.py")]
 
 
+def test_a_sync_refuses_what_a_new_job_would_not_copy(tpux, own):
+    file = write(own / "my_ear.py", LISTENER.format(path=str(tpux.work / "log"), text="one"))
+    job = tpux.create("tpu: {accelerator: v4-8}\ncommand: {cmd: exit 3}\n")
+    tpux("wait", job, code=100)
+    file.chmod(0o664)
+    refused = tpux("resume", job, "--sync", code=2).stderr
+    assert "my_ear.py can be written by others (mode 0664)" in refused
+    assert "hint: chmod go-w " in refused
+    assert not [*tpux.directory(job).glob("configs/*")]
+    file.chmod(0o644)
+    tpux("resume", job, "--sync")
+
+
+def test_what_a_job_gets_of_a_file_is_what_was_checked(tpux):
+    text = RULE + "from pathlib import Path\nPath({!r}).write_text('raise RuntimeError')\n"
+    file = tpux.work / "my_rule.py"
+    write(file, text.format(str(file)))
+    job = tpux.create(CONFIG)
+    assert file.read_text() == "raise RuntimeError"
+    assert (tpux.directory(job) / "plugins/my_rule.py").read_text() == text.format(str(file))
+
+
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [

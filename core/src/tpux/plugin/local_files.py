@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import ClassVar
@@ -32,8 +32,13 @@ _count = itertools.count()
 
 @dataclass(frozen=True)
 class LocalPlugin(InstalledPlugin):
-    """A plugin without a dist; the version is the path, and what is imported a module that no other job has."""
+    """A plugin without a dist; the version is the path, and what is imported a module that no other job has.
 
+    Attributes:
+        content: of a file that the user gives, as it was when it was checked; None: it is read when it is imported.
+    """
+
+    content: bytes | None = field(default=None, repr=False)
     refused: ClassVar[frozenset[str]] = frozenset(
         {"provision", "inspect", "release", "tpu_section", "find_machines", "find_orphans", "connect", "shell_on"}
     )
@@ -77,7 +82,7 @@ class LocalPlugin(InstalledPlugin):
             raise TpuxError(f"{self.path}{line}: {message}", hint="correct the file") from error
 
     def _import(self) -> ModuleType:
-        source = _read(self.path)
+        source = _read(self.path) if self.content is None else self.content
         module = ModuleType(self.value)
         module.__file__ = str(self.path)
         sys.modules[self.value] = module
@@ -154,11 +159,17 @@ def found(
             problem = f"{rival.dist} {rival.version} and {DIST} {path} both use the name {plugin.name!r}"
         else:
             try:
-                _read(path)
+                plugin = replace(plugin, content=_read(path))
             except TpuxError as error:
                 problem, hint = error.message, error.hint
         plugins[plugin.name] = replace(plugin, broken=problem, hint=hint if problem else "")
     return plugins
+
+
+def contents(plugins: Iterable[InstalledPlugin]) -> dict[Path, bytes]:
+    """Return what those of these plugins that are files had in them when they were checked."""
+    files = (one for one in plugins if isinstance(one, LocalPlugin))
+    return {one.path: one.content for one in files if one.content is not None}
 
 
 def own_files() -> list[Path]:
