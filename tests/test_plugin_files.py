@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tpux.plugin import limited, local_files
+from tpux.plugin.guard import UnusablePluginError
+from tpux.plugin.manager import Plugins
 
 RULE = """
 from tpux import Action, Failure, Section, hookimpl
@@ -187,6 +192,43 @@ def test_an_import_that_blocks_ends_at_the_limit_and_is_named_with_its_line(runn
     config = "plugins: {files: [slow.py]}\ntpu: {accelerator: v4-8}\ncommand: {cmd: 'true'}\n"
     done = runner("create", runner.config(config), code=2)
     assert "slow.py:3: its import has not ended within 10 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "fails", ["raise MemoryError", "raise OSError(5, 'Input/output error')", "import threading; gate.wait()"]
+)
+def test_a_job_can_use_its_file_once_what_was_scarce_has_returned(tmp_path, monkeypatch, fails):
+    """Only what is written in a file makes it broken for ever."""
+    monkeypatch.setattr(limited, "LEAST", 0.01)
+    monkeypatch.setattr(local_files, "STORED_LIMIT", 0.01, raising=False)
+    monkeypatch.setattr(local_files, "IMPORT_LIMIT", 0.01)
+    gate, scarce = threading.Event(), tmp_path / "scarce"
+    monkeypatch.setattr(threading, "gate", gate, raising=False)
+    start = f"from pathlib import Path\nfrom threading import gate\nif Path({str(scarce)!r}).exists():\n    {fails}\n"
+    write(tmp_path / "my_rule.py", start + RULE)
+    scarce.touch()
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    with pytest.raises(UnusablePluginError):
+        plugins.load("my_rule")
+    scarce.unlink()
+    monkeypatch.setattr(limited, "LEAST", 60.0)
+    assert plugins.load("my_rule")
+    gate.set()
+
+
+def test_a_file_that_blocks_is_not_imported_without_end_for_a_job_that_has_not_selected_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(limited, "LEAST", 0.01)
+    monkeypatch.setattr(local_files, "STORED_LIMIT", 0.01)
+    gate, tried = threading.Event(), list[int]()
+    monkeypatch.setattr(threading, "gate", gate, raising=False)
+    monkeypatch.setattr(threading, "tried", tried, raising=False)
+    start = "from threading import gate, tried\ntried.append(1)\ngate.wait()\n"
+    write(tmp_path / "my_rule.py", start + RULE)
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    for _ in range(6):
+        assert not plugins.can_load("my_rule", in_time=True)
+    gate.set()
+    assert len(tried) <= limited.MAX_LATE
 
 
 def test_a_failure_of_a_hook_names_the_line_of_the_jobs_copy(tpux):

@@ -27,6 +27,8 @@ DIRECTORY = Path("plugins")
 """Where a job has its files, below the directory of its config."""
 IMPORT_LIMIT = 10.0
 """Seconds that the import of a file may take."""
+STORED_LIMIT = 60.0
+"""The same of a job's copy, which many jobs may import at once after a reboot."""
 _count = itertools.count()
 
 
@@ -58,6 +60,7 @@ class LocalPlugin(InstalledPlugin):
         if self.broken:
             raise TpuxError(self.broken, hint=self.hint)
         threads, ended = list[int](), list[bool]()
+        limit = STORED_LIMIT if self.content is None else IMPORT_LIMIT
 
         def run() -> ModuleType:
             threads.append(threading.get_ident())
@@ -68,7 +71,7 @@ class LocalPlugin(InstalledPlugin):
                 ended.append(True)
 
         try:
-            return limited.call(run, IMPORT_LIMIT)
+            return limited.call(run, limit)
         except TpuxError:
             raise
         except BaseException as error:
@@ -77,9 +80,14 @@ class LocalPlugin(InstalledPlugin):
             message, frame = reason(error), sys._current_frames().get(threads[0]) if threads else None  # noqa: SLF001
             line = self.line_of(error)
             if isinstance(error, TimeoutError) and not ended:
-                message = f"its import has not ended within {IMPORT_LIMIT:.0f} s"
+                message = f"its import has not ended within {limit:.0f} s"
                 line = self._line(traceback.walk_stack(frame))
             raise TpuxError(f"{self.path}{line}: {message}", hint="correct the file") from error
+
+    @staticmethod
+    def may_pass(error: TpuxError) -> bool:
+        """Return whether an error of `load` may end without a change of the file: it was slow, or something scarce."""
+        return isinstance(error.__cause__, (OSError, MemoryError))
 
     def _import(self) -> ModuleType:
         source = _read(self.path) if self.content is None else self.content

@@ -17,7 +17,7 @@ import pluggy
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.model.job import Job
-from tpux.plugin import answers, calls, local_files, spec
+from tpux.plugin import answers, calls, limited, local_files, spec
 from tpux.plugin.catalog import install_hint
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import (
@@ -213,7 +213,8 @@ class Plugins:
             TpuxError: as `_load`, or it does not return from its import.
         """
         try:
-            if name in self._loaded or name in self.files:  # the import of a file has a limit of its own
+            late = self.guard.late[name, calls.IMPORT] >= limited.MAX_LATE
+            if name in self._loaded or (name in self.files and not late):  # a file's import has a limit of its own
                 self._load(name)
             else:
                 self.guard.limited(name, calls.IMPORT, lambda: self._load(name))
@@ -357,6 +358,7 @@ class Plugins:
             raise self._not_installed(name)
         if found.disabled:
             raise DisabledPluginError(found)
+        broken: TpuxError | None = None
         importing = calls.running(self.guard.describe(name), calls.IMPORT, name)
         with importing, self._importing.setdefault(name, threading.RLock()):
             if name not in self._loaded and name not in self._errors:
@@ -368,8 +370,13 @@ class Plugins:
                             weakref.finalize(self._manager, found.forget)
                     self._loaded.add(name)
                 except TpuxError as error:
-                    self._errors[name] = with_requirements(found, error)
-        if broken := self._errors.get(name):
+                    broken = with_requirements(found, error)
+                    if isinstance(found, local_files.LocalPlugin) and found.may_pass(error):
+                        self.guard.late[name, calls.IMPORT] += 1  # the next step tries again
+                    else:
+                        self._errors[name] = broken
+            broken = self._errors.get(name, broken)
+        if broken:
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
             raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
 
