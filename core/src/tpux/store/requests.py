@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
 DIRECTORY = "requests"
-_STARTS = frozenset({"resume", "rerun", "setup"})
+STARTS = frozenset({"resume", "rerun", "setup"})
+"""The requests that start a job that has ended."""
 _RESTART = "restart"
 """The action of a file of two requests, a stop and what follows it."""
 _THEN = "then"
@@ -74,7 +75,7 @@ def write(
             if then is not None:
                 data["action"] = _RESTART
                 data[_THEN] = {"action": then[0], "options": dict(then[1])}
-            if action in _STARTS or then is not None:  # before the supervisor has read it, which may take long
+            if action in STARTS or then is not None:  # before the supervisor has read it, which may take long
                 open_jobs.mark(open_jobs.mark_of(str(record.directory)))
             files.write_atomic(directory / f"{number:06}.json", files.dump(data))
     except FileNotFoundError as error:
@@ -122,7 +123,7 @@ def has_finished(record: Record) -> bool:
     Raises:
         TpuxError: the job cannot be read.
     """
-    restarts = any(request.action in _STARTS for request in pending(record))
+    restarts = any(request.action in STARTS for request in pending(record))
     return record.refresh().ended and not restarts
 
 
