@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tpux.plugin import limited, local_files
+from tpux.clock import SystemClock
+from tpux.plugin import limited, local_files, manager, spec
 from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.manager import Plugins
+from tpux.plugin.observer import HookFailure
+from tpux.store import Store
+from tpux.store.hooks import HookObserver, failures_dir
 
 RULE = """
 from tpux import Action, Failure, Section, hookimpl
@@ -229,6 +233,46 @@ def test_a_file_that_blocks_is_not_imported_without_end_for_a_job_that_has_not_s
         assert not plugins.can_load("my_rule", in_time=True)
     gate.set()
     assert len(tried) <= limited.MAX_LATE
+
+
+def test_a_file_that_cannot_be_registered_leaves_no_module(tmp_path):
+    write(tmp_path / "empty.py", "")
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    before = {*sys.modules}
+    assert not plugins.can_load("empty")
+    assert not [name for name in {*sys.modules} - before if name.startswith("tpux_file_")]
+
+
+def test_installed_plugins_are_searched_once_for_all_jobs_with_files(tmp_path, monkeypatch):
+    write(tmp_path / "my_rule.py", RULE)
+    searched = list[str]()
+
+    def search(found, hook):
+        searched.append(found.name)
+        return False
+
+    monkeypatch.setattr(manager, "may_implement", search)
+    plugins = Plugins()
+    for job in "12":
+        plugins.with_files(local_files.stored(tmp_path, job)).implementing(spec.solve)
+    assert searched.count("docker") == 1
+    assert searched.count("my_rule") == 2
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "my_rule.py", 0o600)
+    assert "is no regular file" in local_files.found([tmp_path / "my_rule.py"], {})["my_rule"].broken
+
+
+def test_the_stored_failure_of_a_hook_shows_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path))
+    store = Store()
+    observer = HookObserver(store, SystemClock())
+    observer.secrets = {"hunter2hunter2"}
+    observer.failed(HookFailure("my_rule", "setup", "no login: hunter2hunter2", "Traceback: hunter2hunter2"))
+    stored = (failures_dir(store) / "my_rule.json").read_text()
+    assert "no login" in stored
+    assert "hunter2hunter2" not in stored
 
 
 def test_a_failure_of_a_hook_names_the_line_of_the_jobs_copy(tpux):

@@ -117,6 +117,10 @@ class LocalPlugin(InstalledPlugin):
         return next((f":{line}" for line in lines), "")
 
 
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # of a pipe, nobody may ever open the other end
+
+
 def _read(path: Path) -> bytes:
     """Read a file that nobody but the user, or root, could have written, as ssh does with its own.
 
@@ -124,7 +128,7 @@ def _read(path: Path) -> bytes:
         TpuxError: it cannot be read, or not be trusted.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open) as file:  # noqa: PTH123  (Path has no opener)
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise TpuxError(f"{path} is no regular file")

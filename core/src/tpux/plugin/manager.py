@@ -96,6 +96,7 @@ class Plugins:
             return self
         same = Plugins({**self._found, **found})
         same.files, same.directory, same.observer = tuple(found), directory, self.observer
+        same._may = self._may  # what the packages have is searched once
         same.guard, same.abandoned_call = Guard(same.installed, self.observer), self.abandoned_call
         for name, one in self._found.items():
             if not one.dist and name not in found:
@@ -182,11 +183,15 @@ class Plugins:
         return [name for name in names if self.can_load(name, in_time=True) and hook.__name__ in self._hooks(name)]
 
     def _may_implement(self, name: str, hook: Callable[..., object]) -> bool:
-        """Return whether a plugin is imported, or has the hook's name in its files, which are read once."""
+        """Return whether a plugin is imported, or has the hook's name in its files; those of packages are read once."""
         key = (name, hook.__name__)
-        if name not in self._loaded and key not in self._may:
-            self._may[key] = may_implement(self._found[name], hook.__name__)
-        return name in self._loaded or self._may[key]
+        if name in self._loaded:
+            return True
+        if isinstance(found := self._found[name], local_files.LocalPlugin):
+            return may_implement(found, hook.__name__)
+        if key not in self._may:
+            self._may[key] = may_implement(found, hook.__name__)
+        return self._may[key]
 
     def broken(self, *hooks: Callable[..., object], without: Collection[str] = ()) -> dict[str, TpuxError]:
         """Return why each plugin cannot be used that may implement one of these hooks; imports all that may.
@@ -371,6 +376,8 @@ class Plugins:
                     self._loaded.add(name)
                 except TpuxError as error:
                     broken = with_requirements(found, error)
+                    if isinstance(found, local_files.LocalPlugin):
+                        found.forget()
                     if isinstance(found, local_files.LocalPlugin) and found.may_pass(error):
                         self.guard.late[name, calls.IMPORT] += 1  # the next step tries again
                     else:
