@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 
@@ -207,8 +208,8 @@ def test_the_config_of_a_start_is_there_until_what_replaces_it_is_written(
     world.request("resume", config="configs/new")
     world.request("stop")
     with monkeypatch.context() as patched:
-        patched.setattr(type(world.turn), "write", lambda *_: [][0])
-        with pytest.raises(IndexError):
+        patched.setattr(type(world.turn), "write", Mock(side_effect=OSError))
+        with pytest.raises(OSError, match="^$"):
             world.controller.advance()
         assert config.exists()
     world.steps()

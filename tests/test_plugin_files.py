@@ -284,6 +284,17 @@ def test_a_failure_of_a_hook_names_the_line_of_the_jobs_copy(tpux):
     assert f"{copy}:14" in done.stderr
 
 
+def test_a_job_that_fails_by_its_file_says_how_to_give_it_another_copy(tpux):
+    rule = write(tpux.work / "my_step.py", "from tpux import hookimpl\n@hookimpl\ndef preflight(): ...\n")
+    broken = rule.read_text() + "@hookimpl\ndef resolve(): return {}\n@hookimpl\ndef setup(): return none.such\n"
+    write(rule, broken)
+    config = "plugins: {files: [my_step.py]}\nsetup: {modules: [my_step]}\ncommand: {cmd: 'true'}\n"
+    said = tpux("run", tpux.config(config), code=None).stderr
+    assert "JOB" not in said
+    assert "correct the file that it is a copy of, then: tpux resume 1 --sync" in said
+    assert "once the plugin is repaired: tpux resume 1 --sync" in said
+
+
 def test_the_list_shows_the_files_of_the_user(runner, own_runner):
     write(own_runner / "my_rule.py", '"""Rule `my_rule`: resumes."""\n' + RULE)
     write(own_runner / "bad.py", "x = 1\n1/0\n")

@@ -82,7 +82,7 @@ class LocalPlugin(InstalledPlugin):
             if isinstance(error, TimeoutError) and not ended:
                 message = f"its import has not ended within {limit:.0f} s"
                 line = self._line(traceback.walk_stack(frame))
-            raise TpuxError(f"{self.path}{line}: {message}", hint="correct the file") from error
+            raise TpuxError(f"{self.path}{line}: {message}", hint=self.hint or "correct the file") from error
 
     @staticmethod
     def may_pass(error: TpuxError) -> bool:
@@ -128,7 +128,7 @@ def _read(path: Path) -> bytes:
         TpuxError: it cannot be read, or not be trusted.
     """
     try:
-        with open(path, "rb", opener=_open) as file:  # noqa: PTH123  (Path has no opener)
+        with open(path, "rb", opener=_open) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise TpuxError(f"{path} is no regular file")
@@ -142,14 +142,16 @@ def _read(path: Path) -> bytes:
         raise TpuxError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def stored(directory: Path, owner: str) -> dict[str, InstalledPlugin]:
+def stored(directory: Path, owner: str, job: int = 0) -> dict[str, InstalledPlugin]:
     """Return the plugins in a directory of a job, by name; imports none.
 
     Args:
         directory: the directory, which need not exist.
         owner: the job, in the names of their modules.
+        job: its number, in what there is to do about a copy that does not work; 0 if it has none.
     """
-    return {path.stem: _plugin(path, owner) for path in sorted(directory.glob("*.py"))}
+    hint = f"correct the file that it is a copy of, then: tpux resume {job} --sync" if job else ""
+    return {path.stem: replace(_plugin(path, owner), hint=hint) for path in sorted(directory.glob("*.py"))}
 
 
 def found(

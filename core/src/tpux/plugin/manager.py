@@ -363,29 +363,34 @@ class Plugins:
             raise self._not_installed(name)
         if found.disabled:
             raise DisabledPluginError(found)
-        broken: TpuxError | None = None
         importing = calls.running(self.guard.describe(name), calls.IMPORT, name)
         with importing, self._importing.setdefault(name, threading.RLock()):
-            if name not in self._loaded and name not in self._errors:
-                try:
-                    plugin = found.load()
-                    with self._registering:
-                        self._manager.register_plugin(name, plugin, found.refused)
-                        if isinstance(found, local_files.LocalPlugin):
-                            weakref.finalize(self._manager, found.forget)
-                    self._loaded.add(name)
-                except TpuxError as error:
-                    broken = with_requirements(found, error)
-                    if isinstance(found, local_files.LocalPlugin):
-                        found.forget()
-                    if isinstance(found, local_files.LocalPlugin) and found.may_pass(error):
-                        self.guard.late[name, calls.IMPORT] += 1  # the next step tries again
-                    else:
-                        self._errors[name] = broken
-            broken = self._errors.get(name, broken)
+            broken = self._errors.get(name) or (None if name in self._loaded else self._import(found))
         if broken:
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
-            raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
+            error = UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint)
+            error.remedy = hint if found.path else error.remedy
+            raise error from broken
+
+    def _import(self, found: InstalledPlugin) -> TpuxError | None:
+        """Import and register a plugin; return why it cannot be used, which is kept unless it may pass."""
+        try:
+            plugin = found.load()
+            with self._registering:
+                self._manager.register_plugin(found.name, plugin, found.refused)
+                if isinstance(found, local_files.LocalPlugin):
+                    weakref.finalize(self._manager, found.forget)
+            self._loaded.add(found.name)
+        except TpuxError as error:
+            broken = with_requirements(found, error)
+            if isinstance(found, local_files.LocalPlugin):
+                found.forget()
+                if found.may_pass(error):
+                    self.guard.late[found.name, calls.IMPORT] += 1  # the next step tries again
+                    return broken
+            self._errors[found.name] = broken
+            return broken
+        return None
 
     def can_load(self, name: str, *, in_time: bool = False) -> bool:
         """Return whether a plugin is installed, and neither disabled nor broken; imports it.
