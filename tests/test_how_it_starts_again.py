@@ -209,7 +209,7 @@ def test_the_config_of_a_start_is_there_until_what_replaces_it_is_written(
     world.request("stop")
     with monkeypatch.context() as patched:
         patched.setattr(type(world.turn), "write", Mock(side_effect=OSError))
-        with pytest.raises(OSError, match="^$"):
+        with pytest.raises(OSError, match=r"^$"):
             world.controller.advance()
         assert config.exists()
     world.steps()
