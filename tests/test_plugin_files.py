@@ -147,6 +147,16 @@ def test_a_sync_refuses_what_a_new_job_would_not_copy(tpux, own):
     tpux("resume", job, "--sync")
 
 
+def test_a_sync_keeps_the_copy_of_a_file_that_has_become_a_package(tpux, own):
+    file = write(own / "my_ear.py", LISTENER.format(path=str(tpux.work / "log"), text="one"))
+    job = tpux.create("tpu: {accelerator: v4-8}\ncommand: {cmd: exit 3}\n")
+    tpux("wait", job, code=100)
+    file.unlink()
+    tpux("resume", job, "--sync")
+    tpux("wait", job, code=100)
+    assert [*tpux.directory(job).glob("configs/*/plugins/my_ear.py")]
+
+
 def test_what_a_job_gets_of_a_file_is_what_was_checked(tpux):
     text = RULE + "from pathlib import Path\nPath({!r}).write_text('raise RuntimeError')\n"
     file = tpux.work / "my_rule.py"
