@@ -145,14 +145,20 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
                 requested[record] = requests.write(record, "stop", then, keep_for=KEEP_FOR)
     except (OSError, TpuxError):
         discard_configs([record for record in records if record not in requested], configs)
+        if requested:
+            client.notify(store)
+            say(f"job {short_ids([*requested])}: the restart is requested, and continues without this command")
         raise
     client.notify(store)
+    # Before any wait, which a program that does not end makes long.
+    if ended := [record.id for record in records if record not in requested]:
+        request_restart("resume", ended, skip_setup=skip_setup, configs=configs)
     for record, number in requested.items():
         _wait_for_resume(store, record, number)
     succeeded = [
         record
         for record, attempt in attempts.items()
-        if record.refresh().state == "succeeded" and record.state.attempt == attempt
+        if record in requested and record.refresh().state == "succeeded" and record.state.attempt == attempt
     ]
     for record in records:
         if record in succeeded and len(succeeded) < len(records):
@@ -161,10 +167,8 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
         elif record in requested and record not in succeeded:
             report_start(store, record, "resume", requested[record], options[record])
     discard_configs(succeeded, configs)
-    ended = [record for record in records if record not in requested and record not in succeeded]
-    if ended or len(succeeded) == len(records):
-        ids = [record.id for record in ended or records]
-        request_restart("resume", ids, skip_setup=skip_setup, configs=configs)
+    if len(succeeded) == len(records):
+        request_restart("resume", [record.id for record in records], skip_setup=skip_setup, configs=configs)
 
 
 def _wait_for_resume(store: Store, record: Record, number: int) -> None:
