@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import json
+from typing import get_args
+from unittest.mock import Mock
+
 import pytest
 
 from tests.world import World
+from tpux.cli.restart_request import request_restart
+from tpux.model.states import RequestAction
+from tpux.store import files, requests
 
 TELLS = (
     "command:\n"
@@ -152,9 +160,85 @@ def test_a_restart_is_one_request(world: World) -> None:
     assert not list((world.controller.record.directory / "requests").iterdir())
 
 
+def test_an_older_supervisor_leaves_a_restart_to_a_newer_one(world: World) -> None:
+    """It skips an action that it does not know; of a stop it would apply only that, and lose the resume."""
+    restart(world)
+    [file] = (world.controller.record.directory / "requests").iterdir()
+    assert json.loads(file.read_text())["action"] not in get_args(RequestAction)
+
+
+def test_a_restart_whose_second_part_is_not_known_is_not_applied_in_half(world: World) -> None:
+    restart(world)
+    [file] = (world.controller.record.directory / "requests").iterdir()
+    stored = json.loads(file.read_text())
+    stored["then"]["options"]["of_a_newer_tpux"] = True
+    file.write_text(json.dumps(stored))
+    world.steps()
+    assert world.state.run.running
+    assert file.exists()
+
+
 def test_a_stop_after_a_restart_replaces_its_second_part(world: World) -> None:
     restart(world)
     world.request("stop")
     world.until("stopped")
     world.steps()
     assert (world.state.state, world.state.attempt) == ("stopped", 1)
+
+
+@pytest.mark.parametrize("action", ["stop", "delete"])
+def test_an_ended_job_whose_next_config_is_gone_can_be_stopped(world: World, action: str) -> None:
+    """As after a crash of the step that had applied the stop: its start must not be tried before what replaces it."""
+    world.create("tpu: {keep_on_failure: 1h}\ncommand: {cmd: 'exit 3'}")
+    world.until(lambda: world.state.state == "failed" and world.controller.advance() is not None)
+    assert world.state.machines is not None
+    world.request("resume", config="configs/gone")
+    world.request(action, **({"release": True} if action == "stop" else {}))
+    world.until(lambda: world.count("release"))
+
+
+def test_the_config_of_a_start_is_there_until_what_replaces_it_is_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create("command: {cmd: 'exit 3'}")
+    world.until("failed")
+    world.steps()
+    config = world.controller.record.directory / "configs/new"
+    config.mkdir(parents=True)
+    world.request("resume", config="configs/new")
+    world.request("stop")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(world.turn), "write", Mock(side_effect=OSError))
+        with pytest.raises(OSError, match=r"^$"):
+            world.controller.advance()
+        assert config.exists()
+    world.steps()
+    assert not config.exists()
+
+
+def test_a_stop_after_a_restart_keeps_the_machines_no_longer_than_the_config_says(world: World) -> None:
+    restart(world)
+    world.request("stop")
+    world.until("stopped")
+    assert world.state.last_request.get("keep_for", 0.0) == 0.0
+
+
+def test_the_config_of_a_request_that_is_stored_stays_although_writing_it_raised(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    world.create("command: {cmd: 'exit 3'}")
+    world.until("failed")
+    record = world.controller.record
+    config = record.directory / "configs/new"
+    config.mkdir(parents=True)
+    written = files.write_atomic
+
+    def write(path, data, **options):
+        written(path, data, **options)
+        if path.parent.name == "requests":
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "write_atomic", write)
+    with pytest.raises(OSError, match="Input/output"):
+        request_restart("resume", [record.id], configs={record.id: "configs/new"})
+    assert [request.config for request in requests.pending(record)] == ["configs/new"]
+    assert config.exists()

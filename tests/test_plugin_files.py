@@ -6,10 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tpux.clock import SystemClock
+from tpux.plugin import limited, local_files, manager, spec
+from tpux.plugin.guard import UnusablePluginError
+from tpux.plugin.manager import Plugins
+from tpux.plugin.observer import HookFailure
+from tpux.store import Store
+from tpux.store.hooks import HookObserver, failures_dir
 
 RULE = """
 from tpux import Action, Failure, Section, hookimpl
@@ -125,6 +134,38 @@ def test_a_file_of_the_user_that_others_may_write_is_not_copied(tpux, own):
     assert not [*tpux.home.rglob("my_ear.py")]
 
 
+def test_a_sync_refuses_what_a_new_job_would_not_copy(tpux, own):
+    file = write(own / "my_ear.py", LISTENER.format(path=str(tpux.work / "log"), text="one"))
+    job = tpux.create("tpu: {accelerator: v4-8}\ncommand: {cmd: exit 3}\n")
+    tpux("wait", job, code=100)
+    file.chmod(0o664)
+    refused = tpux("resume", job, "--sync", code=2).stderr
+    assert "my_ear.py can be written by others (mode 0664)" in refused
+    assert "hint: chmod go-w " in refused
+    assert not [*tpux.directory(job).glob("configs/*")]
+    file.chmod(0o644)
+    tpux("resume", job, "--sync")
+
+
+def test_a_sync_keeps_the_copy_of_a_file_that_has_become_a_package(tpux, own):
+    file = write(own / "my_ear.py", LISTENER.format(path=str(tpux.work / "log"), text="one"))
+    job = tpux.create("tpu: {accelerator: v4-8}\ncommand: {cmd: exit 3}\n")
+    tpux("wait", job, code=100)
+    file.unlink()
+    tpux("resume", job, "--sync")
+    tpux("wait", job, code=100)
+    assert [*tpux.directory(job).glob("configs/*/plugins/my_ear.py")]
+
+
+def test_what_a_job_gets_of_a_file_is_what_was_checked(tpux):
+    text = RULE + "from pathlib import Path\nPath({!r}).write_text('raise RuntimeError')\n"
+    file = tpux.work / "my_rule.py"
+    write(file, text.format(str(file)))
+    job = tpux.create(CONFIG)
+    assert file.read_text() == "raise RuntimeError"
+    assert (tpux.directory(job) / "plugins/my_rule.py").read_text() == text.format(str(file))
+
+
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
@@ -167,6 +208,83 @@ def test_an_import_that_blocks_ends_at_the_limit_and_is_named_with_its_line(runn
     assert "slow.py:3: its import has not ended within 10 s" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "fails", ["raise MemoryError", "raise OSError(5, 'Input/output error')", "import threading; gate.wait()"]
+)
+def test_a_job_can_use_its_file_once_what_was_scarce_has_returned(tmp_path, monkeypatch, fails):
+    """Only what is written in a file makes it broken for ever."""
+    monkeypatch.setattr(limited, "LEAST", 0.01)
+    monkeypatch.setattr(local_files, "STORED_LIMIT", 0.01, raising=False)
+    monkeypatch.setattr(local_files, "IMPORT_LIMIT", 0.01)
+    gate, scarce = threading.Event(), tmp_path / "scarce"
+    monkeypatch.setattr(threading, "gate", gate, raising=False)
+    start = f"from pathlib import Path\nfrom threading import gate\nif Path({str(scarce)!r}).exists():\n    {fails}\n"
+    write(tmp_path / "my_rule.py", start + RULE)
+    scarce.touch()
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    with pytest.raises(UnusablePluginError):
+        plugins.load("my_rule")
+    scarce.unlink()
+    monkeypatch.setattr(limited, "LEAST", 60.0)
+    assert plugins.load("my_rule")
+    gate.set()
+
+
+def test_a_file_that_blocks_is_not_imported_without_end_for_a_job_that_has_not_selected_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(limited, "LEAST", 0.01)
+    monkeypatch.setattr(local_files, "STORED_LIMIT", 0.01)
+    gate, tried = threading.Event(), list[int]()
+    monkeypatch.setattr(threading, "gate", gate, raising=False)
+    monkeypatch.setattr(threading, "tried", tried, raising=False)
+    start = "from threading import gate, tried\ntried.append(1)\ngate.wait()\n"
+    write(tmp_path / "my_rule.py", start + RULE)
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    for _ in range(6):
+        assert not plugins.can_load("my_rule", in_time=True)
+    gate.set()
+    assert len(tried) <= limited.MAX_LATE
+
+
+def test_a_file_that_cannot_be_registered_leaves_no_module(tmp_path):
+    write(tmp_path / "empty.py", "")
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    before = {*sys.modules}
+    assert not plugins.can_load("empty")
+    assert not [name for name in {*sys.modules} - before if name.startswith("tpux_file_")]
+
+
+def test_installed_plugins_are_searched_once_for_all_jobs_with_files(tmp_path, monkeypatch):
+    write(tmp_path / "my_rule.py", RULE)
+    searched = list[str]()
+
+    def search(found, hook):
+        searched.append(found.name)
+        return False
+
+    monkeypatch.setattr(manager, "may_implement", search)
+    plugins = Plugins()
+    for job in "12":
+        plugins.with_files(local_files.stored(tmp_path, job)).implementing(spec.solve)
+    assert searched.count("docker") == 1
+    assert searched.count("my_rule") == 2
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "my_rule.py", 0o600)
+    assert "is no regular file" in local_files.found([tmp_path / "my_rule.py"], {})["my_rule"].broken
+
+
+def test_the_stored_failure_of_a_hook_shows_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path))
+    store = Store()
+    observer = HookObserver(store, SystemClock())
+    observer.secrets = {"hunter2hunter2"}
+    observer.failed(HookFailure("my_rule", "setup", "no login: hunter2hunter2", "Traceback: hunter2hunter2"))
+    stored = (failures_dir(store) / "my_rule.json").read_text()
+    assert "no login" in stored
+    assert "hunter2hunter2" not in stored
+
+
 def test_a_failure_of_a_hook_names_the_line_of_the_jobs_copy(tpux):
     write(tpux.work / "my_rule.py", RULE.replace('return Action("resume")', 'return none.such or Action("resume")'))
     done = tpux("run", tpux.config(CONFIG), code=100)
@@ -174,6 +292,17 @@ def test_a_failure_of_a_hook_names_the_line_of_the_jobs_copy(tpux):
     copy = tpux.directory(job) / "plugins/my_rule.py"
     assert f"plugin my_rule (local file {copy}:14) failed in on_preempt: NameError" in str(tpux.events(job, "waiting"))
     assert f"{copy}:14" in done.stderr
+
+
+def test_a_job_that_fails_by_its_file_says_how_to_give_it_another_copy(tpux):
+    rule = write(tpux.work / "my_step.py", "from tpux import hookimpl\n@hookimpl\ndef preflight(): ...\n")
+    broken = rule.read_text() + "@hookimpl\ndef resolve(): return {}\n@hookimpl\ndef setup(): return none.such\n"
+    write(rule, broken)
+    config = "plugins: {files: [my_step.py]}\nsetup: {modules: [my_step]}\ncommand: {cmd: 'true'}\n"
+    said = tpux("run", tpux.config(config), code=None).stderr
+    assert "JOB" not in said
+    assert "correct the file that it is a copy of, then: tpux resume 1 --sync" in said
+    assert "once the plugin is repaired: tpux resume 1 --sync" in said
 
 
 def test_the_list_shows_the_files_of_the_user(runner, own_runner):

@@ -12,15 +12,15 @@ from tpux.model.failures import FAILURE_KINDS
 
 def test_a_failure_names_the_command_that_tries_again_with_a_change(tpux):
     done = tpux("run", tpux.config("command: {cmd: 'echo no; exit 3'}\n"), code=100)
-    said = "the same would fail again; with a change, on the machines that it holds: tpux rerun 1 KEY=VALUE"
+    said = "the same would fail again; with a change, on the machines that it holds: tpux resume 1 KEY=VALUE"
     assert said in done.stderr
     assert f"try again:    {said}" in tpux("show", "1").stdout
     (tpux.work / "code").mkdir()
     (tpux.work / "code/x.py").write_text("raise SystemExit(4)")
     text = "code: {dir: code}\ncommand: {cmd: python3 x.py}\n"
-    assert "tpux rerun 2 --sync" in tpux("run", tpux.config(text), code=100).stderr
+    assert "tpux resume 2 --sync" in tpux("run", tpux.config(text), code=100).stderr
     (tpux.work / "code/x.py").write_text("print(1)")
-    tpux("rerun", "2", "--sync")
+    tpux("resume", "2", "--sync")
     tpux("wait", "2")
     assert "try again:" not in tpux("show", "2").stdout
 
@@ -44,16 +44,16 @@ SAID = {
     "infra": "the program need not change: tpux resume {}",
     "service": "the program need not change: tpux resume {}",
     "tpu-busy": "once nothing else uses the TPU: tpux resume {}",
-    "out-of-memory": AGAIN + "with a change, on the machines that it holds: tpux rerun {} KEY=VALUE",
+    "out-of-memory": AGAIN + "with a change, on the machines that it holds: tpux resume {} KEY=VALUE",
     "stockout": "the program need not change: tpux resume {}",
     "quota": AGAIN + "once the quota is raised: tpux resume {}",
     "auth": "once the credentials are valid: tpux resume {}",
     "config": AGAIN + "with a change, on the machines that it holds: tpux resume {} --config CONFIG",
     "setup": "with a change, on the machines that it holds: tpux resume {} --config CONFIG",
     "stalled": "the same may stall again: tpux resume {} continues from the last checkpoint",
-    "incomplete": AGAIN + "with a change, on the machines that it holds: tpux rerun {} KEY=VALUE",
+    "incomplete": AGAIN + "with a change, on the machines that it holds: tpux resume {} KEY=VALUE",
     "plugin": AGAIN + "once the plugin is repaired: tpux resume {}",
-    "program": AGAIN + "with a change, on the machines that it holds: tpux rerun {} KEY=VALUE",
+    "program": AGAIN + "with a change, on the machines that it holds: tpux resume {} KEY=VALUE",
     "unknown": "the program need not change: tpux resume {}",
 }
 

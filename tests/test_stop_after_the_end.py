@@ -275,3 +275,14 @@ def test_a_supervisor_that_dies_during_an_environments_own_steps_on_a_machine_wh
     world.restart_supervisor()
     world.until("stopped")
     assert ends(world) == [(0, "ended by tpux")] * 2
+
+
+def test_a_restart_of_several_starts_those_that_have_ended_without_waiting_for_the_others(tpux):
+    slow = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 1h}\n")
+    ended = tpux.create("command: {cmd: 'exit 3'}\n")
+    tpux.until(lambda: tpux.output_so_far(slow) == b"up\n")
+    tpux("wait", ended, code=100)
+    restart = tpux.popen("restart", "-y", slow, ended)
+    tpux.until(lambda: len(tpux.events(ended, "attempt-started")) == 2)
+    assert tpux.show(slow)["state"] == "stopping"
+    restart.kill()

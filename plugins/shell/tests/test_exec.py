@@ -135,3 +135,30 @@ def test_a_closed_stdout_ends_the_command_and_blames_no_worker():
     with pytest.raises(BrokenPipeError):
         RemoteCommand(connection, workers, "true", 60.0, beside=False).run(closed)
     assert ended.is_set()
+
+
+def test_an_error_of_one_workers_connection_leaves_the_others():
+    class Host:
+        def follow(self, script, listen, *, timeout):
+            listen(b"x\n")
+            return 0
+
+        def close(self):
+            pass
+
+    def open_host(worker):
+        if worker.index == 1:
+            raise OSError(24, "Too many open files")
+        return Host()
+
+    class Script:
+        def follow(self, host, listen, *, timeout):
+            return host.follow(self, listen, timeout=timeout)
+
+        def terminate(self, host):
+            raise AssertionError("nothing is to be ended")
+
+    connection = SimpleNamespace(open=open_host, script=lambda script, *, beside: Script())
+    done = RemoteCommand(connection, [Worker(0), Worker(1)], "true", 60, beside=False).run()
+    assert (done[0].code, bytes(done[0].output)) == (0, b"x\n")
+    assert (done[1].code, "Too many open files" in done[1].problem) == (255, True)

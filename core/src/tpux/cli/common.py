@@ -219,11 +219,11 @@ def report_end(store: Store, record: Record, state: State) -> None:
 
 _SAME = "the same would fail again; with a change{held}: tpux "
 _RETRIES: Mapping[FailureKind, str] = {
-    **dict.fromkeys(("program", "out-of-memory", "incomplete"), _SAME + "rerun {job} {change}"),
+    **dict.fromkeys(("program", "out-of-memory", "incomplete"), _SAME + "resume {job} {change}"),
     "config": _SAME + "resume {job} --config CONFIG",
     "setup": "with a change{held}: tpux resume {job} --config CONFIG",
     "quota": "the same would fail again; once the quota is raised: tpux resume {job}",
-    "plugin": "the same would fail again; once the plugin is repaired: tpux resume {job}",
+    "plugin": "the same would fail again; once the plugin is repaired: tpux resume {job}{sync}",
     "stalled": "the same may stall again: tpux resume {job} continues from the last checkpoint",
     "auth": "once the credentials are valid: tpux resume {job}",
     "tpu-busy": "once nothing else uses the TPU: tpux resume {job}",
@@ -241,7 +241,8 @@ def describe_retry(record: Record) -> str:
     retry = _RETRIES.get(state.failure.kind, "the program need not change: tpux resume {job}")
     change = "--sync" if record.stored_section("code") else "KEY=VALUE"
     held = ", on the machines that it holds" if state.allocation else ""
-    return retry.format(job=short_id(state.id), change=change, held=held)
+    sync = " --sync" if (record.config_directory / "plugins").is_dir() else ""  # it has copies of plugins
+    return retry.format(job=short_id(state.id), change=change, held=held, sync=sync)
 
 
 def changed_sources(store: Store, record: Record) -> ChangedSources | None:

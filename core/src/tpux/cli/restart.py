@@ -130,29 +130,18 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
         UsageError: all jobs have succeeded.
         TpuxError: a job does not stop in time.
     """
-    from tpux.store import hooks, requests
-    from tpux.supervisor import client
-
-    requested: dict[Record, int] = {}
     attempts = {record: record.refresh().attempt for record in records}
     options = {record: start_options(record, configs, skip_setup=skip_setup) for record in records}
-    try:
-        for record in records:
-            if not record.state.ended:
-                hooks.start_trace(record.directory)
-                # One request: the supervisor starts the program again, whatever becomes of this command.
-                then: tuple[RequestAction, Mapping[str, JsonValue]] = ("resume", options[record])
-                requested[record] = requests.write(record, "stop", then, keep_for=KEEP_FOR)
-    except (OSError, TpuxError):
-        discard_configs([record for record in records if record not in requested], configs)
-        raise
-    client.notify(store)
+    requested = _request(store, options, configs)
+    # Before any wait, which a program that does not end makes long.
+    if ended := [record.id for record in records if record not in requested]:
+        request_restart("resume", ended, skip_setup=skip_setup, configs=configs)
     for record, number in requested.items():
         _wait_for_resume(store, record, number)
     succeeded = [
         record
         for record, attempt in attempts.items()
-        if record.refresh().state == "succeeded" and record.state.attempt == attempt
+        if record in requested and record.refresh().state == "succeeded" and record.state.attempt == attempt
     ]
     for record in records:
         if record in succeeded and len(succeeded) < len(records):
@@ -161,10 +150,39 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
         elif record in requested and record not in succeeded:
             report_start(store, record, "resume", requested[record], options[record])
     discard_configs(succeeded, configs)
-    ended = [record for record in records if record not in requested and record not in succeeded]
-    if ended or len(succeeded) == len(records):
-        ids = [record.id for record in ended or records]
-        request_restart("resume", ids, skip_setup=skip_setup, configs=configs)
+    if len(succeeded) == len(records):
+        request_restart("resume", [record.id for record in records], skip_setup=skip_setup, configs=configs)
+
+
+def _request(
+    store: Store, options: Mapping[Record, Mapping[str, JsonValue]], configs: Mapping[str, str]
+) -> dict[Record, int]:
+    """Request a stop and a resume of each job that has not ended; return the numbers of the requests.
+
+    Args:
+        store: the store of the jobs.
+        options: the options of the resume of each job.
+        configs: the directory of the config that a job is given, by its id.
+    """
+    from tpux.store import hooks, requests
+    from tpux.supervisor import client
+
+    requested: dict[Record, int] = {}
+    try:
+        for record in options:
+            if not record.state.ended:
+                hooks.start_trace(record.directory)
+                # One request: the supervisor starts the program again, whatever becomes of this command.
+                then: tuple[RequestAction, Mapping[str, JsonValue]] = ("resume", options[record])
+                requested[record] = requests.write(record, "stop", then, keep_for=KEEP_FOR)
+    except (OSError, TpuxError):
+        discard_configs([record for record in options if record not in requested], configs)
+        if requested:
+            client.notify(store)
+            say(f"job {short_ids([*requested])}: the restart is requested, and continues without this command")
+        raise
+    client.notify(store)
+    return requested
 
 
 def _wait_for_resume(store: Store, record: Record, number: int) -> None:

@@ -298,17 +298,19 @@ def _warn_of(record: Record, text: str) -> None:
 
 
 def discard_configs(records: Sequence[Record], configs: Mapping[str, str]) -> None:
-    """Remove the changed configs of jobs that have not taken them.
+    """Remove the changed configs of jobs that have not taken them, and will not.
 
     Args:
         records: the jobs.
         configs: the directory of each config, by the job's id.
     """
     from tpux.lifecycle.change_config import discard_config
+    from tpux.store import requests
 
     for record in records:
         name = configs.get(record.id)
-        if name and record.refresh().config != name:
+        stored = any(request.config == name for request in requests.pending(record))  # whose writing raised after all
+        if name and not stored and record.refresh().config != name:
             discard_config(record, name)
 
 

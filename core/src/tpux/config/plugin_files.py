@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tpux.config.document import Node, node_at, to_json
-from tpux.errors import TpuxError
+from tpux.errors import Problem, TpuxError
 from tpux.model.sections import PluginsSection
 from tpux.plugin import local_files
 from tpux.plugin.manager import Plugins
@@ -46,8 +46,15 @@ def plugins_of(
 
 
 def check(loaded: Loaded) -> None:
-    """Import the files that a config names: unlike those of the user's directory, each has to be usable."""
+    """Import the files that a config names: unlike those of the user's directory, each has to be usable.
+
+    A job's own copies, or what a sync takes in their place, are only required to be trusted.
+    """
     section = loaded.section("plugins", PluginsSection)
+    for source in loaded.plugin_files.values():
+        found = loaded.plugins.installed[source.stem]
+        if found.broken and source not in (section.files if section else ()):
+            loaded.problems.append(Problem("", found.broken, found.hint))
     for index, path in enumerate(section.files if section else ()):
         at = (*FILES, index)
         if path not in loaded.plugin_files.values():

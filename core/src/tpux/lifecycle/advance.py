@@ -226,7 +226,8 @@ class JobController:
         """Return the user request that is applied next; None if there is none, or none is valid yet.
 
         A restart waits until the job has stopped, and until a clean-up or a promised release has ended. A stop or
-        delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
+        delete that was requested after it replaces it: the job might wait without end for what the restart waits for,
+        or, once it has ended, for a config that is gone.
         No request is applied while another job takes over the machines, or while the allocator requests or releases
         some.
         """
@@ -235,6 +236,9 @@ class JobController:
             return None  # first it is decided who holds the machines
         pending = requests.pending(turn.record)
         delayed = self.phase is not None and self.phase.delays_restart
+        if state.ended:
+            last = max((request.number for request in pending if request.action in {"stop", "delete"}), default=0)
+            pending = [one for one in pending if one.number >= last or one.action not in requests.STARTS]
         if state.state == "stopping" or state.release_promised or delayed:
             pending = [request for request in pending if request.action in {"stop", "delete"}]
         return next(iter(pending), None)
@@ -300,8 +304,11 @@ class JobController:
             if change.to != "stopping":  # there a termination that has begun continues
                 self.workers.cancel_calls()
                 self._termination.reset()
-        if turn.request is not None:
-            turn.write(turn.request)
+        if (request := turn.request) is not None:
+            before = [one.config for one in requests.pending(turn.record) if one.number < request.number]
+            turn.write(request)
+            for config in filter(None, before):  # of a restart that this replaces, and that is not tried any more
+                discard_config(turn.record, config)
             requests.remove_applied(turn.record)
 
     # --- what a turn uses -----------------------------------------------------------------------
@@ -368,9 +375,6 @@ def _patience(turn: Turn) -> Patience:
 
 def _apply_stop(turn: Turn, request: RequestAccepted) -> Next:
     state, now = turn.state, turn.clock.now()
-    for earlier in requests.pending(turn.record):
-        if earlier.config and earlier.number < request.number:  # a restart that this replaces
-            discard_config(turn.record, earlier.config)
     if not state.ended:
         return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why=requests.STOPPING))
     if request.action == "delete":

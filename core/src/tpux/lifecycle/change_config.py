@@ -123,7 +123,9 @@ def load_stored(
     text = (record.config_directory / "config.yaml").read_text()
     settings = tuple((path, content) for path, content in cast("list[tuple[str, str]]", data.get("settings", [])))
     used = sources if sync else copies
-    plugin_files = {file: used[file] for file, copy in copies.items() if copy.parent.name == local_files.DIRECTORY.name}
+    own = {file: copy for file, copy in copies.items() if copy.parent.name == local_files.DIRECTORY.name}
+    # One that is gone has become a package, say: the job keeps its copy.
+    plugin_files = {file: used[file] if used[file].exists() else copy for file, copy in own.items()}
     stored = config.Stored(text, used, sources, Path(str(data["home"])), settings, plugin_files)
     former = cast("list[str]", data["overrides"])
     given = joined(former, overrides)

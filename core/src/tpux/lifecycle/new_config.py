@@ -61,13 +61,15 @@ def config_files(
         workers=loaded.workers or 0,
         changed=changed,
     )
+    checked = local_files.contents(loaded.plugins.installed.values())
     stored = {**resolved, "resolved": job.resolved, "facts": facts.to_json()}
     content = {
         "config.yaml": (loaded.text.encode(), 0o600),
         "resolved.json": (json.dumps(stored, indent=1).encode(), 0o600),
         "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
-        **{str(copies[file]): (source.read_bytes(), 0o600) for file, source in loaded.files.items()},
     }
+    for file, source in loaded.files.items():
+        content[str(copies[file])] = (checked[source] if source in checked else source.read_bytes(), 0o600)
     return content, facts
 
 

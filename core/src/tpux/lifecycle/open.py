@@ -202,7 +202,7 @@ def plugins_of(record: Record, plugins: Plugins, before: Plugins | None = None) 
     """
     directory = record.config_directory / local_files.DIRECTORY
     known = next((one for one in (plugins, before) if one and one.directory == directory), None)
-    return known or plugins.with_files(local_files.stored(directory, record.state.token), directory)
+    return known or plugins.with_files(local_files.stored(directory, record.state.token, int(record.id)), directory)
 
 
 def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[str]]:

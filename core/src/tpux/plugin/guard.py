@@ -241,7 +241,7 @@ class Guard:
         source = f"{found.dist} {found.version}" if found and found.dist else "the plugin"
         hint = f"a bug in the plugin, not in your config: report it to the authors of {source}"
         if found and found.path:
-            hint = "correct the file: a job has its own copy, which tpux resume JOB --sync replaces"
+            hint = found.hint or "correct the file"
         error = PluginError(f"{self.describe(name, cause)} {message}", plugin=name, hook=hook.__name__, hint=hint)
         if self._observer:
             self._observer.failed(HookFailure(name, hook.__name__, error.message, traceback))

@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import ClassVar
@@ -27,13 +27,20 @@ DIRECTORY = Path("plugins")
 """Where a job has its files, below the directory of its config."""
 IMPORT_LIMIT = 10.0
 """Seconds that the import of a file may take."""
+STORED_LIMIT = 60.0
+"""The same of a job's copy, which many jobs may import at once after a reboot."""
 _count = itertools.count()
 
 
 @dataclass(frozen=True)
 class LocalPlugin(InstalledPlugin):
-    """A plugin without a dist; the version is the path, and what is imported a module that no other job has."""
+    """A plugin without a dist; the version is the path, and what is imported a module that no other job has.
 
+    Attributes:
+        content: of a file that the user gives, as it was when it was checked; None: it is read when it is imported.
+    """
+
+    content: bytes | None = field(default=None, repr=False)
     refused: ClassVar[frozenset[str]] = frozenset(
         {"provision", "inspect", "release", "tpu_section", "find_machines", "find_orphans", "connect", "shell_on"}
     )
@@ -53,6 +60,7 @@ class LocalPlugin(InstalledPlugin):
         if self.broken:
             raise TpuxError(self.broken, hint=self.hint)
         threads, ended = list[int](), list[bool]()
+        limit = STORED_LIMIT if self.content is None else IMPORT_LIMIT
 
         def run() -> ModuleType:
             threads.append(threading.get_ident())
@@ -63,7 +71,7 @@ class LocalPlugin(InstalledPlugin):
                 ended.append(True)
 
         try:
-            return limited.call(run, IMPORT_LIMIT)
+            return limited.call(run, limit)
         except TpuxError:
             raise
         except BaseException as error:
@@ -72,12 +80,17 @@ class LocalPlugin(InstalledPlugin):
             message, frame = reason(error), sys._current_frames().get(threads[0]) if threads else None  # noqa: SLF001
             line = self.line_of(error)
             if isinstance(error, TimeoutError) and not ended:
-                message = f"its import has not ended within {IMPORT_LIMIT:.0f} s"
+                message = f"its import has not ended within {limit:.0f} s"
                 line = self._line(traceback.walk_stack(frame))
-            raise TpuxError(f"{self.path}{line}: {message}", hint="correct the file") from error
+            raise TpuxError(f"{self.path}{line}: {message}", hint=self.hint or "correct the file") from error
+
+    @staticmethod
+    def may_pass(error: TpuxError) -> bool:
+        """Return whether an error of `load` may end without a change of the file: it was slow, or something scarce."""
+        return isinstance(error.__cause__, (OSError, MemoryError))
 
     def _import(self) -> ModuleType:
-        source = _read(self.path)
+        source = _read(self.path) if self.content is None else self.content
         module = ModuleType(self.value)
         module.__file__ = str(self.path)
         sys.modules[self.value] = module
@@ -104,6 +117,10 @@ class LocalPlugin(InstalledPlugin):
         return next((f":{line}" for line in lines), "")
 
 
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # of a pipe, nobody may ever open the other end
+
+
 def _read(path: Path) -> bytes:
     """Read a file that nobody but the user, or root, could have written, as ssh does with its own.
 
@@ -111,7 +128,7 @@ def _read(path: Path) -> bytes:
         TpuxError: it cannot be read, or not be trusted.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise TpuxError(f"{path} is no regular file")
@@ -125,14 +142,16 @@ def _read(path: Path) -> bytes:
         raise TpuxError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def stored(directory: Path, owner: str) -> dict[str, InstalledPlugin]:
+def stored(directory: Path, owner: str, job: int = 0) -> dict[str, InstalledPlugin]:
     """Return the plugins in a directory of a job, by name; imports none.
 
     Args:
         directory: the directory, which need not exist.
         owner: the job, in the names of their modules.
+        job: its number, in what there is to do about a copy that does not work; 0 if it has none.
     """
-    return {path.stem: _plugin(path, owner) for path in sorted(directory.glob("*.py"))}
+    hint = f"correct the file that it is a copy of, then: tpux resume {job} --sync" if job else ""
+    return {path.stem: replace(_plugin(path, owner), hint=hint) for path in sorted(directory.glob("*.py"))}
 
 
 def found(
@@ -154,11 +173,17 @@ def found(
             problem = f"{rival.dist} {rival.version} and {DIST} {path} both use the name {plugin.name!r}"
         else:
             try:
-                _read(path)
+                plugin = replace(plugin, content=_read(path))
             except TpuxError as error:
                 problem, hint = error.message, error.hint
         plugins[plugin.name] = replace(plugin, broken=problem, hint=hint if problem else "")
     return plugins
+
+
+def contents(plugins: Iterable[InstalledPlugin]) -> dict[Path, bytes]:
+    """Return what those of these plugins that are files had in them when they were checked."""
+    files = (one for one in plugins if isinstance(one, LocalPlugin))
+    return {one.path: one.content for one in files if one.content is not None}
 
 
 def own_files() -> list[Path]:

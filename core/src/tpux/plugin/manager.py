@@ -17,7 +17,7 @@ import pluggy
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.model.job import Job
-from tpux.plugin import answers, calls, local_files, spec
+from tpux.plugin import answers, calls, limited, local_files, spec
 from tpux.plugin.catalog import install_hint
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import (
@@ -96,6 +96,7 @@ class Plugins:
             return self
         same = Plugins({**self._found, **found})
         same.files, same.directory, same.observer = tuple(found), directory, self.observer
+        same._may = self._may  # what the packages have is searched once
         same.guard, same.abandoned_call = Guard(same.installed, self.observer), self.abandoned_call
         for name, one in self._found.items():
             if not one.dist and name not in found:
@@ -182,11 +183,15 @@ class Plugins:
         return [name for name in names if self.can_load(name, in_time=True) and hook.__name__ in self._hooks(name)]
 
     def _may_implement(self, name: str, hook: Callable[..., object]) -> bool:
-        """Return whether a plugin is imported, or has the hook's name in its files, which are read once."""
+        """Return whether a plugin is imported, or has the hook's name in its files; those of packages are read once."""
         key = (name, hook.__name__)
-        if name not in self._loaded and key not in self._may:
-            self._may[key] = may_implement(self._found[name], hook.__name__)
-        return name in self._loaded or self._may[key]
+        if name in self._loaded:
+            return True
+        if isinstance(found := self._found[name], local_files.LocalPlugin):
+            return may_implement(found, hook.__name__)
+        if key not in self._may:
+            self._may[key] = may_implement(found, hook.__name__)
+        return self._may[key]
 
     def broken(self, *hooks: Callable[..., object], without: Collection[str] = ()) -> dict[str, TpuxError]:
         """Return why each plugin cannot be used that may implement one of these hooks; imports all that may.
@@ -213,7 +218,8 @@ class Plugins:
             TpuxError: as `_load`, or it does not return from its import.
         """
         try:
-            if name in self._loaded or name in self.files:  # the import of a file has a limit of its own
+            late = self.guard.late[name, calls.IMPORT] >= limited.MAX_LATE
+            if name in self._loaded or (name in self.files and not late):  # a file's import has a limit of its own
                 self._load(name)
             else:
                 self.guard.limited(name, calls.IMPORT, lambda: self._load(name))
@@ -359,19 +365,32 @@ class Plugins:
             raise DisabledPluginError(found)
         importing = calls.running(self.guard.describe(name), calls.IMPORT, name)
         with importing, self._importing.setdefault(name, threading.RLock()):
-            if name not in self._loaded and name not in self._errors:
-                try:
-                    plugin = found.load()
-                    with self._registering:
-                        self._manager.register_plugin(name, plugin, found.refused)
-                        if isinstance(found, local_files.LocalPlugin):
-                            weakref.finalize(self._manager, found.forget)
-                    self._loaded.add(name)
-                except TpuxError as error:
-                    self._errors[name] = with_requirements(found, error)
-        if broken := self._errors.get(name):
+            broken = self._errors.get(name) or (None if name in self._loaded else self._import(found))
+        if broken:
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
-            raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
+            error = UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint)
+            error.remedy = hint if found.path else error.remedy
+            raise error from broken
+
+    def _import(self, found: InstalledPlugin) -> TpuxError | None:
+        """Import and register a plugin; return why it cannot be used, which is kept unless it may pass."""
+        try:
+            plugin = found.load()
+            with self._registering:
+                self._manager.register_plugin(found.name, plugin, found.refused)
+                if isinstance(found, local_files.LocalPlugin):
+                    weakref.finalize(self._manager, found.forget)
+            self._loaded.add(found.name)
+        except TpuxError as error:
+            broken = with_requirements(found, error)
+            if isinstance(found, local_files.LocalPlugin):
+                found.forget()
+                if found.may_pass(error):
+                    self.guard.late[found.name, calls.IMPORT] += 1  # the next step tries again
+                    return broken
+            self._errors[found.name] = broken
+            return broken
+        return None
 
     def can_load(self, name: str, *, in_time: bool = False) -> bool:
         """Return whether a plugin is installed, and neither disabled nor broken; imports it.

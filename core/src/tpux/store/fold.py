@@ -325,13 +325,12 @@ def _(event: events.RequestAccepted, state: State) -> State:
 
 
 def _merged(earlier: events.RequestAccepted | None, request: events.RequestAccepted) -> events.RequestAccepted:
-    """Return a stop or delete together with the stop before it: the last of `release` and `keep` counts."""
+    """Return a stop or delete together with the stop before it: the last of `release` and `keep` counts.
+
+    What a restart keeps the machines for (`keep_for`) does not, once a stop has replaced its second part.
+    """
     if earlier is None or earlier.action != "stop" or request.action not in {"stop", "delete"}:
         return request
     undecided = not (request.release or request.keep)
-    return replace(
-        request,
-        release=request.release or (undecided and earlier.release),
-        keep=request.keep or (undecided and earlier.keep),
-        keep_for=max(earlier.keep_for, request.keep_for),
-    )
+    release, keep = undecided and earlier.release, undecided and earlier.keep
+    return replace(request, release=request.release or release, keep=request.keep or keep)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tpux import env
 from tpux.clock import Clock
+from tpux.errors import masked
 from tpux.plugin.observer import HookCall, HookFailure, Observer
 from tpux.store import files
 from tpux.store.files import JsonFile
@@ -85,7 +86,8 @@ class HookObserver(Observer):
     def failed(self, failure: HookFailure) -> None:
         """Replace the plugin's last failure."""
         job = self._job.name if self._job else ""
-        last = LastFailure(**vars(failure), at=self._clock.now(), job=job)
+        shown = {name: masked(text, self.secrets) for name, text in vars(failure).items()}
+        last = LastFailure(**shown, at=self._clock.now(), job=job)
         try:
             self._failures.mkdir(parents=True, exist_ok=True, mode=0o700)
             JsonFile(self._failures / f"{failure.plugin}.json", LastFailure, durable=False).save(last)

@@ -1,6 +1,7 @@
 """What users request of a job: `requests/NNNNNN.json`, one file each, which the job's turn applies in order.
 
-The file of a restart has two requests, a stop and a resume.
+The file of a restart has two requests, a stop and a resume. Its action is one that is no request: a supervisor that
+does not know of the second skips the file, which waits for a newer one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
 DIRECTORY = "requests"
-_STARTS = frozenset({"resume", "rerun", "setup"})
+STARTS = frozenset({"resume", "rerun", "setup"})
+"""The requests that start a job that has ended."""
+_RESTART = "restart"
+"""The action of a file of two requests, a stop and what follows it."""
 _THEN = "then"
 """The key of the second request of a file, whose number is that of the file; the first one's is the one before."""
 STOPPING = "stop requested"
@@ -45,7 +49,7 @@ def write(
     Args:
         record: the job.
         action: what is requested.
-        then: what is requested next, with its options: either both are stored or none is.
+        then: with a stop, what is requested next, with its options: either both are stored or none is.
         options: the options of the action, the fields of `tpux.model.events.RequestAccepted`.
 
     Returns:
@@ -69,8 +73,9 @@ def write(
             number = max(number, record.refresh().last_request_number) + (1 if then is None else 2)
             data: dict[str, JsonValue] = {"action": action, "options": dict(options)}
             if then is not None:
+                data["action"] = _RESTART
                 data[_THEN] = {"action": then[0], "options": dict(then[1])}
-            if action in _STARTS or then is not None:  # before the supervisor has read it, which may take long
+            if action in STARTS or then is not None:  # before the supervisor has read it, which may take long
                 open_jobs.mark(open_jobs.mark_of(str(record.directory)))
             files.write_atomic(directory / f"{number:06}.json", files.dump(data))
     except FileNotFoundError as error:
@@ -118,7 +123,7 @@ def has_finished(record: Record) -> bool:
     Raises:
         TpuxError: the job cannot be read.
     """
-    restarts = any(request.action in _STARTS for request in pending(record))
+    restarts = any(request.action in STARTS for request in pending(record))
     return record.refresh().ended and not restarts
 
 
@@ -139,12 +144,13 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _read(directory: Path, number: int) -> list[RequestAccepted]:
-    """Return the requests of the file of this number; none if it has gone or does not hold a valid one."""
+    """Return the requests of the file of this number; none if it has gone, or one that it holds is not valid."""
     if (data := files.load(directory / f"{number:06}.json")) is None:
         return []
     then = data.get(_THEN)
-    described = {number: data} if not isinstance(then, dict) else {number - 1: data, number: then}
-    return [request for each, one in described.items() if (request := _build(one, each)) is not None]
+    described = {number - 1: {**data, "action": "stop"}, number: then} if isinstance(then, dict) else {number: data}
+    found = [_build(one, each) for each, one in described.items()]
+    return [one for one in found if one] if all(found) else []
 
 
 def _build(data: Mapping[str, JsonValue], number: int) -> RequestAccepted | None:

@@ -107,6 +107,10 @@ class Backlog:
             self._pending.discard(job)
             return behind
 
+    def follows(self, job: str) -> bool:
+        """Return whether there is or may be anything to receive of a job."""
+        return job in self._progress
+
     def behind(self) -> set[str]:
         """Return the jobs with events that the listener has not received."""
         with self._guard:

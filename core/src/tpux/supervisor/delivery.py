@@ -72,6 +72,7 @@ class Delivery:
         clock: the current time.
         report: receives messages for the user.
         observer: returns what observes the calls for a job, given the job's directory.
+        job: the job whose file the listener is; "" for an installed one, which all jobs have.
 
     Attributes:
         backlog: the events that the listener has not received.
@@ -87,8 +88,10 @@ class Delivery:
         clock: Clock,
         report: Callable[[ListenerReport], None],
         observer: Callable[[Path], Observer],
+        job: str = "",
     ) -> None:
         self.name = name
+        self.job = job
         self.settled = self._imported = plugins is None
         self.absent = self.disabled = False
         self._plugins = plugins
@@ -103,6 +106,11 @@ class Delivery:
         self._since: float | None = None  # since when the plugin's code runs (monotonic)
         self._call: Call | None = None
         self._blocked: list[Task] = []
+
+    @property
+    def is_over(self) -> bool:
+        """True if it is called no more: it is no listener, or its job has gone or has ended."""
+        return self.absent or bool(self.job and not self.backlog.follows(self.job))
 
     def check(self, *, deliver: bool) -> None:
         """Abandon the call that has lasted too long, and start the thread if there is something to do.

@@ -76,18 +76,21 @@ class Listeners:
         """
         self._exit_requested = None if not done else self._exit_requested
         files = plugins.listeners(plugins.files) if plugins.files else []
-        with self._guard:
-            there = {one.name for one in self._listeners}
-            self._listeners = [*self._listeners, *(self._deliver(name, None) for name in files if name not in there)]
-            names = {one.name for one in self._listeners} & {*self._installed, *files}
-        for listener in self._listeners:
-            if listener.name not in names:
+        there = [one for one in self._listeners if not one.is_over]
+        own = {one.name for one in there if one.job == record.id}
+        new = [self._deliver(name, None, job=record.id) for name in files if name not in own]
+        names = {*files, *(one.name for one in there if not one.job)}
+        for listener in [*there, *new]:
+            # A file precedes an installed plugin, and has nothing to do with another job's file of that name.
+            if listener.job != (record.id if listener.name in files else ""):
                 listener.backlog.drop_job(record.id)
                 continue
             try:
                 listener.backlog.follow(record, open_job, done=done)
             except (TpuxError, OSError) as error:
                 _log.warning("job %s: listener %s is not notified: %s", record.id, listener.name, error)
+        with self._guard:
+            self._listeners = [*self._listeners, *new]
         if not done:
             try:
                 offsets.reset_uninstalled(record, names)
@@ -115,23 +118,24 @@ class Listeners:
 
         All plugins are imported before the first call, since a plugin may wrap the calls of others.
         """
-        if any(one.absent for one in self._listeners):
+        if any(one.is_over for one in self._listeners):
             with self._guard:
-                self._listeners = [one for one in self._listeners if not one.absent]
+                self._listeners = [one for one in self._listeners if not one.is_over]
         ready = all(one.settled for one in self._listeners if one.backlog.behind())
         for listener in self._listeners:
             listener.check(deliver=ready)
 
     def may_exit(self) -> bool:
         """Return whether a supervisor that has no jobs may end: all events are received, or `EXIT_TIMEOUT` is over."""
-        late = {one.name: one.backlog.behind() for one in self._listeners if not one.disabled and one.backlog.behind()}
+        late = [(one.name, one.backlog.behind()) for one in self._listeners if not one.disabled]
+        late = [(name, jobs) for name, jobs in late if jobs]
         if not late:
             return True
         now = self._clock.monotonic()
         self._exit_requested = now if self._exit_requested is None else self._exit_requested
         if now - self._exit_requested < EXIT_TIMEOUT:
             return False
-        for name, jobs in late.items():
+        for name, jobs in late:
             waiting = ", ".join(str(int(job)) for job in sorted(jobs))
             message = f"it has not received all events of job {waiting}, and will when the supervisor runs again"
             self._report(ListenerReport(name, message))

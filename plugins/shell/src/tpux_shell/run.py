@@ -107,6 +107,8 @@ class RemoteCommand:
         except TpuxError as error:
             error.where = error.where.removeprefix(f"worker {worker.index}")
             outcome.problem = str(error)
+        except OSError as error:  # of this worker's connection: the others continue
+            outcome.problem = f"{type(error).__name__}: {error}".removesuffix(": ")
         receive(b"", last=True)
         return outcome
 

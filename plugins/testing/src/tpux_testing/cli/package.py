@@ -32,4 +32,8 @@ def package(
         raise UsageError(f"{file} is no file whose name ends with .py", hint="tpux plugins package my_rule.py")
     new_plugin.check_name(name, taken("plugin"))
     written = new_plugin.write_package(name, file, directory)
-    say_what_is_next(f"{file} is copied to {written}", written, new_plugin.commands_of_package(name))
+    say_what_is_next(
+        f"{file} is copied to {written}; remove it once that is installed",
+        written,
+        new_plugin.commands_of_package(name),
+    )
