@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path, PosixPath
 from types import SimpleNamespace
 
 import pytest
 
 from tpux import Worker
 from tpux_gke import host
-from tpux_gke.scripts import GREETING
+from tpux_gke.scripts import GREETING, SESSION
 
 
 class Exec:
@@ -18,12 +21,14 @@ class Exec:
     ended = ""
 
     def __init__(self, pieces: list[bytes]) -> None:
+        self.sent = b""
         self._pieces = [GREETING, *pieces]
         self._marker = b""
 
     def send(self, data: bytes) -> None:
         """Learn the marker."""
-        self._marker = data.split()[2]
+        self.sent += data
+        self._marker = self._marker or data.split()[2]
 
     def wait(self, _: float) -> bool:
         """Say that something has come, or that nothing more does."""
@@ -57,3 +62,33 @@ def test_output_after_the_end(pieces: list[bytes], monkeypatch: pytest.MonkeyPat
     one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
     result = one.run("script")
     assert (result.code, result.output) == (137, b"now\n")
+
+
+class Growing(PosixPath):
+    """A file that another process writes to once its size was asked."""
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return the size of before."""
+        found = super().stat(follow_symlinks=follow_symlinks)
+        self.write_bytes(b"content14 0\ntouch executed")
+        return found
+
+
+def test_what_a_file_has_grown_by_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell would take it for a request."""
+    connection = Exec([b"<> 0\n"])
+    monkeypatch.setattr(host, "Exec", lambda *_: connection)
+    monkeypatch.setattr(host, "client_of", lambda _: None)
+    source = Growing(tmp_path / "log")
+    source.write_bytes(b"content")
+    one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
+    one.put(source, "copy")
+    assert connection.sent.endswith(b"content")
+
+
+def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:
+    """The end of a file that grew, for example."""
+    variables = {**os.environ, "HOME": str(tmp_path)}
+    for request in (b"14 0\ntouch executed", b"16 0 d\ntouch executed d"):
+        subprocess.run(["sh", "-c", SESSION], input=request, env=variables, stdout=subprocess.PIPE, check=False)
+        assert not [*tmp_path.iterdir()]

@@ -175,7 +175,7 @@ class GkeHost:
         """Copy a file (or bytes) to the pod, atomically."""
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         script = _PUT.format(path=_quoted(remote), size=size, mode=f"{mode:o}")
-        content = ((source,) if source else ()) if isinstance(source, bytes) else _chunks(source)
+        content = ((source,) if source else ()) if isinstance(source, bytes) else _chunks(source, size)
         self._require_success(self._run(script, content, size, 60.0), f"put {remote}")
 
     def get(self, remote: str, local: Path) -> None:
@@ -278,7 +278,11 @@ def _quoted(remote: str) -> str:
     return shlex.quote(remote.removeprefix("~/"))
 
 
-def _chunks(source: Path) -> Iterator[bytes]:
+def _chunks(source: Path, size: int) -> Iterator[bytes]:
+    """Yield exactly `size` bytes: the shell would take the rest of a file that grows for requests."""
     with source.open("rb") as file:
-        while chunk := file.read(2**20):
+        while size:
+            if not (chunk := file.read(min(size, 2**20))):
+                raise OSError(f"{source} became shorter while it was copied")
             yield chunk
+            size -= len(chunk)

@@ -51,6 +51,7 @@ done
 SESSION = r"""
 echo tpux-session
 while read -r size input mark; do
+  [ ${#mark} = 32 ] || exit
   script=$(head -c "$size")
   case $script in *"$mark") ;; *) exit ;; esac
   script=${script%"$mark"}
