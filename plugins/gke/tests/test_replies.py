@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpux import Worker
+from tpux import HostUnreachableError, Worker
 from tpux_gke import host
 from tpux_gke.scripts import GREETING, SESSION
 
@@ -84,6 +84,27 @@ def test_what_a_file_has_grown_by_is_not_sent(tmp_path: Path, monkeypatch: pytes
     one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
     one.put(source, "copy")
     assert connection.sent.endswith(b"content")
+
+
+def test_output_that_keeps_coming_does_not_extend_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that prints for ever ends as well."""
+    now = [0.0]
+
+    def take(one: Exec) -> bytes:
+        now[0] += 1
+        return (GREETING if now[0] == 1 else b"x\n") if one.sent else b""
+
+    monkeypatch.setattr(Exec, "take", take)
+    monkeypatch.setattr(host.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(host, "Exec", lambda *_: Exec([b"x\n"] * 100))
+    monkeypatch.setattr(host, "client_of", lambda _: None)
+    one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
+
+    def listen(_: bytes) -> None:
+        assert now[0] < 200, "it went on"
+
+    with pytest.raises(HostUnreachableError, match="no response"):
+        one.follow("script", listen, timeout=60)
 
 
 def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:

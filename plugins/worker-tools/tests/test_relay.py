@@ -194,6 +194,12 @@ def test_a_file_that_becomes_shorter_while_it_is_copied_is_an_error(host: PipeHo
     assert len(host.opened) == 2
 
 
+def test_output_that_keeps_coming_does_not_extend_the_timeout(host: PipeHost) -> None:
+    with pytest.raises(HostUnreachableError, match=r"no response within 0\.5 s"):
+        host.follow("timeout 10 yes", lambda _: time.sleep(0.01), timeout=0.5)  # more has come whenever it looks
+    assert host.run("echo next").text == "next"
+
+
 def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:
     command, variables = ["sh", "-c", LOOP], {**os.environ, "HOME": str(tmp_path)}
     for request in (b"14 0\ntouch executed", b"16 0 d\ntouch executed d"):

@@ -66,6 +66,8 @@ class Session:
                 raise EOFError(self._exec.ended)
             if output:
                 listen(output)
+            if self._reply.code is None and time.monotonic() >= deadline:
+                raise TimeoutError
         return self._reply.code
 
     def request(self, script: str, content: Iterable[bytes], size: int) -> Iterator[bytes]:

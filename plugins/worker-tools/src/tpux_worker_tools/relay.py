@@ -143,6 +143,8 @@ class Shell:
                 deadline, extra = time.monotonic() + timeout, 0.0
             if output:
                 listen(output)
+            if self._reply.code is None and time.monotonic() >= deadline:
+                raise TimeoutError
         return self._reply.code
 
     def start(self, script: str) -> None:
