@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Denied, ProvisionRequest, Ready, TpuxError, Waiting
+from tpux import Denied, ProvisionRequest, Ready, Released, TpuxError, Waiting
 from tpux_slurm import allocator, scripts
 from tpux_slurm.commands import environment
-from tpux_slurm.preflight import seconds
+from tpux_slurm.preflight import check, seconds
 from tpux_slurm.section import SlurmTpuSection
 from tpux_slurm.states import fields_of, in_words, why_never
 from tpux_testing.sandbox import Sandbox
@@ -108,6 +108,64 @@ def test_an_ended_job_of_which_slurm_knows_nothing_more(fake: Fake) -> None:
     fake.command("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     fake.provision()
     assert fake.submitted() == 2
+
+
+@pytest.mark.parametrize(
+    ("shown", "word"),
+    [("JobName=tpux-1 Comment=other", "RUNNING"), ("JobName=x Comment=tpux:t", "PENDING"), ("JobName=x", "COMPLETING")],
+)
+def test_a_job_that_squeue_does_not_list_holds_its_nodes(fake: Fake, shown: str, word: str) -> None:
+    """Its name was changed, for example: it is ended by its number, and released is said once it has ended."""
+    fake.provision()
+    fake.command("scontrol", f"echo JobId=7 {shown} JobState={word}")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    answers = [allocator.release(fake.request), allocator.release(fake.request)]
+    if word == "COMPLETING":
+        assert "neither the name nor the comment" in getattr(answers[0], "left", "")
+        return
+    assert all(isinstance(answer, Waiting) and word in answer.why for answer in answers)
+    assert (fake.directory / "ended").read_text().split()[-1] == "7"
+    fake.command("scontrol", f"echo JobId=7 {shown} JobState=CANCELLED")
+    assert allocator.release(fake.request) == Released()
+    fake.command("scontrol", "echo 'slurm_load_jobs error: Unexpected message received' >&2; exit 1")
+    assert isinstance(allocator.release(fake.request), Waiting)
+    fake.command("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert allocator.release(fake.request) == Released()
+
+
+def test_a_job_whose_comment_was_changed_is_still_the_jobs(fake: Fake) -> None:
+    """No other one is submitted, and a release ends it."""
+    fake.provision()
+    fake.command("squeue", "echo '7|PENDING|Priority||N/A|changed'; echo '8|PENDING|Priority||N/A|foreign'")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert "Slurm job 7 is PENDING" in answer.why
+    assert fake.submitted() == 1
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert (fake.directory / "ended").read_text() == "7\n"
+
+
+def test_a_job_of_a_hidden_partition_is_found(fake: Fake) -> None:
+    """Slurm's commands say nothing of it without -a; root, who has the cluster of the other tests, sees all."""
+    fake.command("squeue", """case " $* " in *" -a "*) echo '7|PENDING|Priority||N/A|tpux:t';; esac""")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert (fake.directory / "ended").read_text() == "7\n"
+    fake.command("squeue", "")
+    fake.provision()
+    fake.command(
+        "scontrol",
+        """case " $* " in *" -a "*) echo "JobId=7 JobName=tpux-1 JobState=PENDING";; *)
+        echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1; esac""",
+    )
+    assert isinstance(allocator.release(fake.request), Waiting)
+    fake.command(
+        "sinfo", """case " $* " in *--version*) echo slurm 23.02;; *" -a "*) echo 'low|4|infinite|(null)';; esac"""
+    )
+    with Sandbox() as sandbox:
+        job = sandbox.job({"tpu": {"allocation_mode": "slurm", "partition": "low"}})
+        assert check(replace(job, resolved={"slurm": fake.request.resolved}), SlurmTpuSection(partition="low")) == []
 
 
 def test_a_second_job_while_the_controller_is_down(fake: Fake) -> None:

@@ -171,7 +171,7 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     deadline = time.monotonic() + _COMPLETING_TIMEOUT
     while True:
         try:
-            answer = commands.run(request.resolved, ["scontrol", "-o", "show", "job", str(job)])
+            answer = commands.run(request.resolved, _show(job))
         except commands.SlurmError as error:
             return MachineStatus("unknown", error.message, hint=error.hint)
         if answer.code:
@@ -201,11 +201,34 @@ def release(request: ProvisionRequest) -> Released | Waiting:
             for job in jobs:
                 if job.state != "COMPLETING":
                     _end(request, job)
+        if not jobs:
+            return _end_unlisted(request)
     except commands.SlurmError as error:
         return Waiting(error.message, 5.0, hint=error.hint)
-    if not jobs:
-        return Released()
     return Waiting(", ".join(f"ending Slurm job {job.id}, which is {job.state}" for job in jobs), 0.5)
+
+
+def _end_unlisted(request: ProvisionRequest) -> Released | Waiting:
+    """Return whether the job that was submitted has ended: somebody may have changed by what squeue finds it.
+
+    Raises:
+        SlurmError: Slurm does not say.
+    """
+    if not (number := request.saved_state.get("job")):
+        return Released()
+    answer = commands.run(request.resolved, _show(number))
+    if answer.code and UNKNOWN_JOB not in answer.error:
+        raise commands.SlurmError(f"scontrol: {answer.error}")
+    fields = fields_of(answer.output)
+    state = fields.get("JobState", "")
+    if answer.code or STATES.get(state, "ready") != "ready":
+        return Released()
+    if request.name != fields.get("JobName") and _comment(request) != fields.get("Comment"):
+        what = f"Slurm job {number} is {state}, and has neither the name nor the comment of this job any more"
+        return Released(f"{what}; end it with: scancel {number}")
+    if state != "COMPLETING":
+        _end(request, SlurmJob(str(number), state, "", "", ""))
+    return Waiting(f"ending Slurm job {number}, which is {state}", 0.5)
 
 
 def _end(request: ProvisionRequest, job: SlurmJob) -> None:
@@ -223,14 +246,22 @@ def _end(request: ProvisionRequest, job: SlurmJob) -> None:
 
 
 def _jobs(request: ProvisionRequest, *, all_states: bool = False) -> list[SlurmJob]:
-    """Return the jobs with the request's name and token, the oldest first; those that are ending only if asked."""
-    argv = ["squeue", "-h", "--me", f"--name={request.name}", "-o", _FORMAT]
+    """Return the jobs with the request's name and its token or number, the oldest first; those that end only if asked.
+
+    Also those of partitions that are hidden from the user (`-a`).
+    """
+    argv = ["squeue", "-h", "-a", "--me", f"--name={request.name}", "-o", _FORMAT]
     found = []
     for line in commands.checked(request.resolved, argv).splitlines():
         job, state, reason, nodes, start, comment = line.split("|", 5)
-        if comment == _comment(request) and (all_states or state != "COMPLETING"):
+        is_ours = comment == _comment(request) or job == request.saved_state.get("job")
+        if is_ours and (all_states or state != "COMPLETING"):
             found.append(SlurmJob(job, state, reason, nodes, start))
     return sorted(found, key=lambda one: int(one.id))
+
+
+def _show(job: object) -> list[str]:
+    return ["scontrol", "-a", "-o", "show", "job", str(job)]
 
 
 @contextmanager
