@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,6 +167,56 @@ def test_a_job_of_a_hidden_partition_is_found(fake: Fake) -> None:
     with Sandbox() as sandbox:
         job = sandbox.job({"tpu": {"allocation_mode": "slurm", "partition": "low"}})
         assert check(replace(job, resolved={"slurm": fake.request.resolved}), SlurmTpuSection(partition="low")) == []
+
+
+@pytest.mark.parametrize("fault", ["echo 'Socket timed out on send/recv operation' >&2; exit 1", "kill -9 $$"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_submission_without_an_answer_may_still_take_effect(fake: Fake, fault: str, is_killed: bool) -> None:
+    """It is neither repeated nor called released before the controller can have no such request any more."""
+    sent = fake.directory / "slurm-sent"
+    fake.command("sbatch", f"echo x >>{fake.directory}/submitted; {fault}")
+    fake.provision()
+    if is_killed:  # also the supervisor: it has not seen the end
+        sent.write_text("")
+        os.utime(sent, (1, 1))
+    for answer in (fake.provision(), allocator.release(fake.request)):
+        assert isinstance(answer, Waiting)
+        assert "sbatch was not answered" in answer.why
+        assert 60 < (answer.ends_within or 0) <= 120
+    fake.command("squeue", "echo '7|PENDING|Priority||N/A|tpux:t'")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert (fake.directory / "ended").read_text() == "7\n"
+    fake.command("squeue", "")
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert fake.submitted() == 1
+    os.utime(sent, (1, 1))
+    assert allocator.release(fake.request) == Released()
+    fake.provision()
+    assert fake.submitted() == 2
+
+
+def test_a_submission_that_was_not_sent_is_not_waited_for(fake: Fake) -> None:
+    """Nothing can come of it: it is repeated as soon as the controller answers, and released at once."""
+    fake.command("sbatch", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    assert isinstance(fake.provision(), Waiting)
+    assert allocator.release(fake.request) == Released()
+    fake.command("sbatch", f"echo x >>{fake.directory}/submitted; echo 7")
+    fake.provision()
+    assert fake.submitted() == 1
+    fake.command("scontrol", "echo JobId=7 JobState=CANCELLED")
+    assert allocator.release(fake.request) == Released()
+
+
+def test_a_submission_that_squeue_shows_was_answered(fake: Fake) -> None:
+    """When it has ended, nothing else is waited for."""
+    fake.command("sbatch", "echo 'Zero Bytes were transmitted or received' >&2; exit 1")
+    fake.provision()
+    fake.command("squeue", "echo '7|PENDING|Priority||N/A|tpux:t'")
+    assert "is PENDING" in getattr(fake.provision(), "why", "")
+    fake.command("squeue", "")
+    fake.request = replace(fake.request, saved_state={})
+    assert allocator.release(fake.request) == Released()
 
 
 def test_a_second_job_while_the_controller_is_down(fake: Fake) -> None:

@@ -44,6 +44,10 @@ _KEEPER_TIMEOUT = 5.0
 _PORTS = (20000, 10000)
 """The first port for coordinators of jax.distributed, and how many there are: jobs may share a node."""
 _SUBMITTING = "sbatch of an earlier supervisor is still submitting the job"
+_SENT = "sent"
+"""A file that is there while an sbatch was not answered; with content, and the time, once that sbatch has ended."""
+_UNANSWERED_FOR = 120.0
+"""Seconds for which the controller may still run a submission that it has not answered."""
 _LATER = ("submit limit", "submitjob", "try again", "temporarily", "max jobs", "too many")
 
 
@@ -62,7 +66,8 @@ def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiti
         if not is_free:
             return Waiting(_SUBMITTING, 1.0)
         if not (jobs := _jobs(request)):
-            return _ended(request) or _submit(request, tpu)
+            return _ended(request) or _unanswered(request) or _submit(request, tpu)
+        _file(request, _SENT).unlink(missing_ok=True)
         first, *others = jobs
         if others:
             commands.checked(request.resolved, ["scancel", *(job.id for job in others)])
@@ -105,6 +110,15 @@ def _ended(request: ProvisionRequest) -> Waiting | Denied | None:
     return Denied(Failure("preempted" if lost else "setup", evidence=evidence, hint="" if lost else hint))
 
 
+def _unanswered(request: ProvisionRequest) -> Waiting | None:
+    """Return how long the job of an sbatch without an answer may still appear; None if it does not any more."""
+    sent = _file(request, _SENT)
+    if not sent.exists() or (left := min(sent.stat().st_mtime, time.time()) + _UNANSWERED_FOR - time.time()) <= 0:
+        return None
+    why = f"sbatch was not answered: the job {request.name} may still appear"
+    return Waiting(why, min(2.0, left), ends_within=left)
+
+
 def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied:
     whole = ["--exclusive", "--mem=0"]
     part = [*_option("cpus-per-task", tpu.cpus), *_option("mem", tpu.mem)]
@@ -120,9 +134,16 @@ def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied
         *("--export=NIL", "--chdir=/"),
     ]
     script = batch_script(tpu, commands.environment(request.resolved), str(request.resolved.get("HOME", "")))
+    sent = _file(request, _SENT)
+    sent.write_text("")
     with _file(request, "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # by a descriptor that sbatch inherits: held until it has ended, whoever dies
-        answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
+        try:
+            answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
+        except commands.SlurmError as error:
+            sent.write_text("ended") if error.sent else sent.unlink()
+            raise
+    sent.unlink()
     if not answer.code:
         job = answer.output.split(";")[0]
         return Waiting(f"Slurm job {job} is submitted", 0.5, {"job": job})
@@ -202,7 +223,8 @@ def release(request: ProvisionRequest) -> Released | Waiting:
                 if job.state != "COMPLETING":
                     _end(request, job)
         if not jobs:
-            return _end_unlisted(request)
+            answer = _end_unlisted(request)
+            return answer if isinstance(answer, Waiting) else _unanswered(request) or answer
     except commands.SlurmError as error:
         return Waiting(error.message, 5.0, hint=error.hint)
     return Waiting(", ".join(f"ending Slurm job {job.id}, which is {job.state}" for job in jobs), 0.5)
@@ -274,6 +296,8 @@ def _submission(request: ProvisionRequest) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
+        if (sent := _file(request, _SENT)).exists() and not sent.read_text():
+            sent.write_text("ended")  # nobody knows when: its supervisor was killed
         fcntl.flock(lock, fcntl.LOCK_UN)
         yield True
 
