@@ -290,6 +290,52 @@ def test_a_submit_limit_is_waited_for(fake: Fake) -> None:
     assert "AssocMaxSubmitJobLimit" in answer.why
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Required partition not available (inactive or drain)",
+        "Requested partition configuration not available now",
+        "Required node not available (down, drained or reserved)",
+        "Slurm backup controller in standby mode",
+        "Controller is in standby mode, try a different controller",
+        "Requested operation is presently disabled",
+        "I/O error writing script/environment to file",
+        "Requested nodes are busy",
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+    ],
+)
+def test_a_refusal_that_may_pass_is_repeated(fake: Fake, said: str) -> None:
+    """Only what is known to be final ends a job: the cluster is maintained, or its disk is full."""
+    fake.command("sbatch", f'echo "sbatch: error: Batch job submission failed: {said}" >&2; exit 1')
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert said in answer.why
+    assert answer.poll_after == 30
+    assert "sinfo" in answer.hint
+    assert allocator.release(fake.request) == Released()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Batch job submission failed: Invalid partition name specified",
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Requested node configuration is not available",
+        "Batch job submission failed: User's group not permitted to use this partition",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: Access/permission denied",
+        "Memory specification can not be satisfied",
+        "sbatch: unrecognized option '--colour=red'",
+    ],
+)
+def test_a_refusal_that_stays_is_final(fake: Fake, said: str) -> None:
+    """The same request would be refused again."""
+    fake.command("sbatch", f'echo "sbatch: error: {said}" >&2; exit 1')
+    answer = fake.provision()
+    assert isinstance(answer, Denied)
+    assert said in answer.failure.evidence
+
+
 def test_a_keeper_does_not_wait_for_its_own_search(tmp_path: Path) -> None:
     """It ends once no process of the job is found, and the programs that search have the job's variables."""
     [running] = [line for line in scripts._KEEPER.splitlines() if line.startswith("running()")]

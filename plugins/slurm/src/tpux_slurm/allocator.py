@@ -48,7 +48,14 @@ _SENT = "sent"
 """A file that is there while an sbatch was not answered; with content, and the time, once that sbatch has ended."""
 _UNANSWERED_FOR = 120.0
 """Seconds for which the controller may still run a submission that it has not answered."""
-_LATER = ("submit limit", "submitjob", "try again", "temporarily", "max jobs", "too many")
+_A_LIMIT = "job submit limit"
+_FINAL = re.compile(
+    r"invalid|not permitted|permission denied|unrecognized|ambiguous|requires an argument|can ?not be satisfied|exceeds"
+    r"|node configuration is not available|more processors requested|memory required by task|dos line breaks"
+    r"|job dependency problem",
+    re.IGNORECASE,
+)
+"""What sbatch says of a job that it will never accept. Anything else may be a state of the cluster, which passes."""
 
 
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
@@ -149,10 +156,11 @@ def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied
         return Waiting(f"Slurm job {job} is submitted", 0.5, {"job": job})
     # With DenyOnLimit, sbatch says the reason, and then "Job violates accounting/QOS policy (job submit limit, ...)".
     never = next(filter(None, map(why_never, re.findall(r"\w+", answer.error))), "")
-    if not never and any(text in answer.error.lower() for text in _LATER):
-        return Waiting(answer.error, 30.0)
+    evidence = answer.error or f"sbatch: exit code {answer.code}"
     hint = never or "check partition, account, qos, gres, time and sbatch in the section tpu: `sinfo` lists partitions"
-    return Denied(Failure("config", evidence=answer.error or f"sbatch: exit code {answer.code}", hint=hint))
+    if never or (_FINAL.search(evidence) and _A_LIMIT not in evidence):
+        return Denied(Failure("config", evidence=evidence, hint=hint))
+    return Waiting(evidence, 30.0, hint=f"if it stays so, {hint}")
 
 
 def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> Ready | Waiting | Denied:
