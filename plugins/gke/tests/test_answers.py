@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import httpx
 import pytest
 from fake_api import TPU, Api
 
-from tpux import JsonValue, ProvisionRequest, Released, Waiting
+from tpux import Denied, JsonValue, ProvisionRequest, Released, Waiting
 from tpux_gke import allocator
 from tpux_gke.client import Client
 from tpux_gke.cluster import Cluster
@@ -71,6 +72,22 @@ def test_refused_creation(api: Api, clock: list[float], request_: ProvisionReque
     api.fails = [429]
     assert clock
     assert allocator.release(after(request_, allocator.provision(request_))) == Released()
+
+
+def test_own_fault_is_said_until_it_is_stored(
+    api: Api, request_: ProvisionRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that is killed before it has stored the answer asks again; afterwards pods are created."""
+    monkeypatch.setattr(allocator, "_is_resumed", lambda _: False)
+    note = {"kind": "out-of-memory", "evidence": "OOMKilled", "hint": "h", "attempt": "0"}
+    (request_.directory / "gke-fault.json").write_text(json.dumps(note))
+    for interrupted in (False, True, True):
+        answer = allocator.provision(replace(request_, interrupted=interrupted))
+        assert isinstance(answer, Denied)
+        assert answer.failure.kind == "out-of-memory"
+    assert not api.has_jobset()
+    assert isinstance(allocator.provision(request_), Waiting)
+    assert api.has_jobset()
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,38 @@ def test_a_submission_that_squeue_shows_was_answered(fake: Fake) -> None:
     assert allocator.release(fake.request) == Released()
 
 
+@pytest.mark.parametrize("line", ["7|PENDING|Priority||N/A", "7|STAGE_OUT|None||N/A", "7|RUNNING|None|n0|N/A"])
+def test_a_job_that_was_found_by_its_name_and_is_cancelled(fake: Fake, line: str) -> None:
+    """Its number is known from then on: it is not submitted again, although the answer of its sbatch was lost."""
+    fake.command("squeue", f"echo '{line}|tpux:t'")
+    fake.command("srun", "exit 1")
+    fake.command("scontrol", 'case "$*" in *hostnames*) echo n0;; *) echo NodeName=n0;; esac')
+    assert isinstance(fake.provision(), Waiting)
+    fake.command("squeue", "")
+    fake.command("scontrol", "echo JobId=7 JobState=CANCELLED")
+    answer = fake.provision()
+    assert isinstance(answer, Denied)
+    assert "cancelled, and not by tpux" in answer.failure.evidence
+    assert not (fake.directory / "submitted").exists()
+
+
+def test_a_cancellation_is_said_until_it_is_stored(fake: Fake) -> None:
+    """A supervisor that is killed before it has stored the answer asks again; afterwards a user has resumed the job."""
+    fake.provision()
+    fake.command("scontrol", "echo JobId=7 JobState=CANCELLED")
+    allocator.inspect(fake.request)
+    fake.request = replace(fake.request, saved_state={})
+    for interrupted in (False, True, True):
+        fake.request = replace(fake.request, interrupted=interrupted)
+        answer = fake.provision()
+        assert isinstance(answer, Denied)
+        assert "cancelled, and not by tpux" in answer.failure.evidence
+    assert fake.submitted() == 1
+    fake.request = replace(fake.request, interrupted=False)
+    assert isinstance(fake.provision(), Waiting)
+    assert fake.submitted() == 2
+
+
 def test_a_second_job_while_the_controller_is_down(fake: Fake) -> None:
     """It cannot be cancelled now: that is no error of the plugin."""
     fake.command("squeue", 'for i in 7 8; do echo "$i|PENDING|Priority||N/A|tpux:t"; done')

@@ -44,6 +44,8 @@ _KEEPER_TIMEOUT = 5.0
 _PORTS = (20000, 10000)
 """The first port for coordinators of jax.distributed, and how many there are: jobs may share a node."""
 _SUBMITTING = "sbatch of an earlier supervisor is still submitting the job"
+_DENIED = "denied"
+"""A file with the cancellation that the last answer of `provision` was about."""
 _SENT = "sent"
 """A file that is there while an sbatch was not answered; with content, and the time, once that sbatch has ended."""
 _UNANSWERED_FOR = 120.0
@@ -67,6 +69,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 
 
 def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiting | Denied:
+    if not request.interrupted:
+        _file(request, _DENIED).unlink(missing_ok=True)  # the answer with it was stored
     if (denied := _cancelled(request)) is not None:
         return denied
     with _submission(request) as is_free:
@@ -83,18 +87,21 @@ def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiti
             return Denied(Failure("config", evidence=f"Slurm job {first.id}: {first.reason}", hint=hint))
         start = f"; estimated start {first.start}" if first.start not in {"N/A", ""} else ""
         hint = f"scontrol release {first.id}" if first.reason == "JobHeldUser" else ""
-        return Waiting(f"Slurm job {first.id} is {first.state}: {in_words(first.reason)}{start}", 2.0, hint=hint)
+        why = f"Slurm job {first.id} is {first.state}: {in_words(first.reason)}{start}"
+        return Waiting(why, 2.0, {"job": first.id}, hint=hint)
     if first.state != "RUNNING":
-        return Waiting(f"Slurm job {first.id} is {first.state}", 2.0)
+        return Waiting(f"Slurm job {first.id} is {first.state}", 2.0, {"job": first.id})
     return _started(request, tpu, first)
 
 
 def _cancelled(request: ProvisionRequest) -> Denied | None:
-    """Return that somebody has cancelled the job, once."""
-    if not (cancelled := _file(request, "cancelled")).exists():
+    """Return that somebody has cancelled the job, until that answer is stored."""
+    denied = _file(request, _DENIED)
+    if (cancelled := _file(request, "cancelled")).exists():
+        cancelled.replace(denied)
+    if not denied.exists():
         return None
-    evidence = cancelled.read_text()
-    cancelled.unlink()
+    evidence = denied.read_text()
     number = request.labels.get("tpux-job", "").lstrip("0")
     hint = f"tpux does not submit by itself what somebody has cancelled; once you know why: tpux resume {number}"
     return Denied(Failure("config", evidence=evidence, hint=hint))
@@ -176,7 +183,8 @@ def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> 
             return Denied(Failure("setup", evidence=f"node {name}: {text}", hint=hint))
     if missing := [name for name in names if found.get(name, [""])[0] != "ready"]:
         said = f": {answer.error}" if answer.code else ""
-        return Waiting(f"Slurm job {job.id}: starting the keeper on {', '.join(missing)}{said}", 0.3)
+        why = f"Slurm job {job.id}: starting the keeper on {', '.join(missing)}{said}"
+        return Waiting(why, 0.3, {"job": job.id})
     addresses = {fields["NodeName"]: fields.get("NodeAddr", "") for fields in map(fields_of, described)}
     workers = tuple(
         Worker(
