@@ -295,7 +295,6 @@ def test_a_limit_that_passes_by_itself_is_waited_for(fake: Fake, reason: str, wo
         ("QOSTimeLimit", "tpu.time"),
         ("AccountNotAllowed", "tpu.account"),
         ("QOSNotAllowed", "tpu.qos"),
-        ("(PartitionNodeLimit)", "tpu.nodes"),
     ],
 )
 def test_a_limit_that_the_job_exceeds_by_itself_is_denied(fake: Fake, reason: str, key: str) -> None:
@@ -311,6 +310,32 @@ def test_a_limit_that_the_job_exceeds_by_itself_is_denied(fake: Fake, reason: st
         fake.command("squeue", "")
         said = f"sbatch: error: {reason}\nsbatch: error: Batch job submission failed: {policy}"
         fake.command("sbatch", f'printf "%s\\n" "{said}" >&2; exit 1')
+
+
+@pytest.mark.parametrize(
+    ("low", "is_final"),
+    [
+        ("MaxNodes=UNLIMITED TotalNodes=4", False),
+        ("MaxNodes=4 TotalNodes=8", False),
+        ("MaxNodes=UNLIMITED TotalNodes=3", True),
+        ("MaxNodes=3 TotalNodes=8", True),
+    ],
+)
+def test_nodes_that_are_down_are_waited_for(fake: Fake, low: str, is_final: bool) -> None:
+    """Slurm has the same reason for a partition that is too small, and for one whose nodes are down."""
+    fake.request = replace(fake.request, tpu=SlurmTpuSection(nodes=4))
+    fake.command("squeue", "echo '7|PENDING|(PartitionNodeLimit)||N/A|tpux:t'")
+    job = "JobId=7 JobState=PENDING Partition=low,tiny"
+    others = "PartitionName=tiny MaxNodes=1 TotalNodes=1\nPartitionName=big MaxNodes=UNLIMITED TotalNodes=99"
+    text = f"PartitionName=low {low}\n{others}"
+    fake.command("scontrol", f"""case "$*" in *partition*) printf '{text}\n';; *) echo "{job}";; esac""")
+    answer = fake.provision()
+    if is_final:
+        assert isinstance(answer, Denied)
+        assert "tpu.nodes" in answer.failure.hint
+    else:
+        assert isinstance(answer, Waiting)
+        assert "down or drained" in answer.why
 
 
 def test_a_submit_limit_is_waited_for(fake: Fake) -> None:

@@ -28,6 +28,7 @@ from tpux_slurm.section import SlurmTpuSection
 from tpux_slurm.states import (
     ENDED_BY_SOMEONE,
     LOST_NODES,
+    NODE_LIMIT,
     STATES,
     UNKNOWN_JOB,
     SlurmJob,
@@ -83,7 +84,7 @@ def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiti
         if others:
             commands.checked(request.resolved, ["scancel", *(job.id for job in others)])
     if first.state in {"PENDING", "CONFIGURING"}:
-        if hint := why_never(first.reason):
+        if (hint := why_never(first.reason)) and not _may_fit_later(request, tpu, first):
             return Denied(Failure("config", evidence=f"Slurm job {first.id}: {first.reason}", hint=hint))
         start = f"; estimated start {first.start}" if first.start not in {"N/A", ""} else ""
         hint = f"scontrol release {first.id}" if first.reason == "JobHeldUser" else ""
@@ -92,6 +93,27 @@ def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiti
     if first.state != "RUNNING":
         return Waiting(f"Slurm job {first.id} is {first.state}", 2.0, {"job": first.id})
     return _started(request, tpu, first)
+
+
+def _may_fit_later(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> bool:
+    """Return whether the job waits for nodes of its partition that are down or drained: Slurm has one reason for both.
+
+    Raises:
+        SlurmError: Slurm does not say.
+    """
+    if NODE_LIMIT not in job.reason:
+        return False
+    names = fields_of(commands.checked(request.resolved, _show(job.id))).get("Partition", "").split(",")
+    shown = commands.checked(request.resolved, ["scontrol", "-a", "-o", "show", "partition"]).splitlines()
+    rows = [fields for fields in map(fields_of, shown) if fields.get("PartitionName") in names]
+    limits = [
+        min(
+            (int(text) for name in ("MaxNodes", "TotalNodes") if (text := row.get(name, "")).isdigit()),
+            default=tpu.nodes,
+        )
+        for row in rows
+    ]
+    return tpu.nodes <= max(limits, default=tpu.nodes)
 
 
 def _cancelled(request: ProvisionRequest) -> Denied | None:
