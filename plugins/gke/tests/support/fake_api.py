@@ -25,6 +25,7 @@ class Api:
         self.throttled: str | None = None
         self.fails: list[int] = []
         self.gateway: JsonValue = None
+        self.gateway_page: tuple[int, str] | None = None
         self.answers_creation: JsonValue = None
 
     def has_jobset(self) -> bool:
@@ -36,6 +37,8 @@ class Api:
         if self.throttled is not None:
             headers = [(b"Retry-After", self.throttled.encode("latin-1"))]
             return httpx.Response(429, json={"kind": "Status", "message": "too many requests"}, headers=headers)
+        if self.gateway_page is not None:
+            return httpx.Response(self.gateway_page[0], text=self.gateway_page[1])
         if self.gateway is not None:
             return httpx.Response(200, json=self.gateway)
         if request.method == "POST" and self.answers_creation is not None:
