@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path, PosixPath
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from websockets.client import ClientProtocol
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from tpux import HostUnreachableError, Worker
-from tpux_gke import host
+from tpux_gke import execs, host
+from tpux_gke.client import Client
 from tpux_gke.scripts import GREETING, SESSION
 
 
@@ -113,3 +119,27 @@ def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:
     for request in (b"14 0\ntouch executed", b"16 0 d\ntouch executed d"):
         subprocess.run(["sh", "-c", SESSION], input=request, env=variables, stdout=subprocess.PIPE, check=False)
         assert not [*tmp_path.iterdir()]
+
+
+class Reset(socket.socket):
+    """A connection that is reset while something is sent, in a frame of Python, as a connection with TLS is."""
+
+    def send(self, data: object, flags: int = 0) -> int:
+        """Fail, with a traceback that holds the data."""
+        raise ConnectionResetError(104, f"reset while {len(memoryview(data))} bytes were sent")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_connection_that_is_reset_while_it_is_sent_to(monkeypatch: pytest.MonkeyPatch, closes: bool) -> None:
+    """It has ended, with nothing left to send, and is closed without an error."""
+    own, peer = socket.socketpair()
+    connection, protocol = Reset(fileno=own.detach()), ClientProtocol(parse_uri("ws://pod"), state=State.OPEN)
+    monkeypatch.setattr(execs, "_opened", lambda *_: (connection, protocol))
+    one = execs.Exec(cast("Client", None), "pod", [])
+    if not closes:
+        one.send(b"content")
+        assert "reset" in one.ended
+        assert one.unsent == 0
+    one.close()
+    assert connection.fileno() == -1
+    peer.close()
