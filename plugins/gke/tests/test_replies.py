@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from pathlib import Path, PosixPath
 from types import SimpleNamespace
 from typing import cast
@@ -14,10 +13,10 @@ from websockets.client import ClientProtocol
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from tpux import HostUnreachableError, Worker
+from tpux import Worker
 from tpux_gke import execs, host
 from tpux_gke.client import Client
-from tpux_gke.scripts import GREETING, SESSION
+from tpux_worker_tools.relay import GREETING
 
 
 class Exec:
@@ -90,35 +89,6 @@ def test_what_a_file_has_grown_by_is_not_sent(tmp_path: Path, monkeypatch: pytes
     one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
     one.put(source, "copy")
     assert connection.sent.endswith(b"content")
-
-
-def test_output_that_keeps_coming_does_not_extend_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that prints for ever ends as well."""
-    now = [0.0]
-
-    def take(one: Exec) -> bytes:
-        now[0] += 1
-        return (GREETING if now[0] == 1 else b"x\n") if one.sent else b""
-
-    monkeypatch.setattr(Exec, "take", take)
-    monkeypatch.setattr(host.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(host, "Exec", lambda *_: Exec([b"x\n"] * 100))
-    monkeypatch.setattr(host, "client_of", lambda _: None)
-    one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
-
-    def listen(_: bytes) -> None:
-        assert now[0] < 200, "it went on"
-
-    with pytest.raises(HostUnreachableError, match="no response"):
-        one.follow("script", listen, timeout=60)
-
-
-def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:
-    """The end of a file that grew, for example."""
-    variables = {**os.environ, "HOME": str(tmp_path)}
-    for request in (b"14 0\ntouch executed", b"16 0 d\ntouch executed d"):
-        subprocess.run(["sh", "-c", SESSION], input=request, env=variables, stdout=subprocess.PIPE, check=False)
-        assert not [*tmp_path.iterdir()]
 
 
 class Reset(socket.socket):
