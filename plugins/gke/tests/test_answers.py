@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import httpx
 import pytest
 from fake_api import TPU, Api
 
-from tpux import JsonValue, ProvisionRequest, Released, Waiting
+from tpux import Denied, JsonValue, ProvisionRequest, Released, Waiting
 from tpux_gke import allocator
-from tpux_gke.client import Client
+from tpux_gke.client import ApiError, Client
 from tpux_gke.cluster import Cluster
 from tpux_gke.login import Credential
 from tpux_gke.manifest import jobset
@@ -73,6 +74,22 @@ def test_refused_creation(api: Api, clock: list[float], request_: ProvisionReque
     assert allocator.release(after(request_, allocator.provision(request_))) == Released()
 
 
+def test_own_fault_is_said_until_it_is_stored(
+    api: Api, request_: ProvisionRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that is killed before it has stored the answer asks again; afterwards pods are created."""
+    monkeypatch.setattr(allocator, "_is_resumed", lambda _: False)
+    note = {"kind": "out-of-memory", "evidence": "OOMKilled", "hint": "h", "attempt": "0"}
+    (request_.directory / "gke-fault.json").write_text(json.dumps(note))
+    for interrupted in (False, True, True):
+        answer = allocator.provision(replace(request_, interrupted=interrupted))
+        assert isinstance(answer, Denied)
+        assert answer.failure.kind == "out-of-memory"
+    assert not api.has_jobset()
+    assert isinstance(allocator.provision(request_), Waiting)
+    assert api.has_jobset()
+
+
 @pytest.mark.parametrize(
     "content",
     [{"login": "https://sso.example"}, {"kind": "Status", "status": "Success"}, {"kind": "PodList", "items": None}, []],
@@ -84,6 +101,36 @@ def test_answer_of_a_gateway(api: Api, request_: ProvisionRequest, content: Json
     assert allocator.inspect(request).state == "unknown"
     assert isinstance(allocator.release(request), Waiting)
     assert isinstance(allocator.provision(request), Waiting)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        (404, "404 page not found\n"),
+        (404, "<html>no such host</html>"),
+        (403, "blocked by policy"),
+        (400, "The plain HTTP request was sent to HTTPS port"),
+        (403, '{"error": "VPN is off"}'),
+    ],
+)
+def test_refusal_of_a_gateway(api: Api, request_: ProvisionRequest, page: tuple[int, str]) -> None:
+    """It passes, such as when the VPN is on again: no JobSet is gone, or released, and no job has failed."""
+    request = replace(request_, saved_state={"uid": "u", "pods": [["p", "pod", "node", 0]]})
+    api.gateway_page = page
+    assert allocator.inspect(request).state == "unknown"
+    for answer in (allocator.release(request), allocator.provision(request_)):
+        assert isinstance(answer, Waiting)
+        assert "not an answer of Kubernetes" in answer.why
+        assert "kubectl get jobsets" in answer.hint
+
+
+def test_group_that_the_cluster_does_not_serve(api: Api) -> None:
+    """Of this Kubernetes itself says no more than a line of text."""
+    api.gateway_page = (404, "404 page not found\n")
+    client = allocator.client_of({})
+    assert client.get("apis/jobset.x-k8s.io/v1alpha2") is None
+    with pytest.raises(ApiError, match="no Kueue"):
+        client.kueue()
 
 
 def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -> None:

@@ -100,6 +100,30 @@ def test_as_kubectl_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kube
     assert merged["current-context"] == view["current-context"] == "b"
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("user", "as", "admin"),
+        ("user", "as-uid", "1"),
+        ("user", "as-groups", ["team"]),
+        ("user", "as-user-extra", {"a": ["b"]}),
+        ("cluster", "proxy-url", "socks5://127.0.0.1:1080"),
+    ],
+)
+def test_key_that_tpux_does_not_support(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, key: str, value: JsonValue
+) -> None:
+    """kubectl would be somebody else, or take another way: tpux must not do something else in silence."""
+    config = config_of("a", **{"current-context": "a"})
+    given: dict[str, JsonValue] = {"server": "https://c"} if kind == "cluster" else {"token": "a"}
+    config[f"{kind}s"] = [{"name": "a", kind: {**given, key: value}}]
+    config["contexts"] = [{"name": "a", "context": {"cluster": "a", "user": "a"}}]
+    merge(monkeypatch, tmp_path, config)
+    with pytest.raises(TpuxError, match=f"does not support {key}, which the {kind} a of") as raised:
+        find(TPU)
+    assert "tpu.context" in raised.value.hint
+
+
 def test_paths_are_of_the_file_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the second file, and for a program that is named by a path."""
     second = config_of("b", **{"current-context": "b"})

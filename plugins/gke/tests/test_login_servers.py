@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -22,7 +23,8 @@ from tpux_emulator.kubernetes.certificates import Certificates, make_certificate
 from tpux_gcp.credentials import Place
 from tpux_gke import cluster as clusters
 from tpux_gke.client import ApiError, Client
-from tpux_gke.cluster import find, stored
+from tpux_gke.cluster import Cluster, find, stored
+from tpux_gke.login import Login
 from tpux_gke.objects import name_of
 from tpux_gke.section import GkeTpuSection
 
@@ -137,6 +139,62 @@ def test_client_certificate(server: Server, monkeypatch: pytest.MonkeyPatch) -> 
     server.config({})
     with pytest.raises(ApiError, match="401: who"):
         user_seen(TPU)
+
+
+def test_certificates_of_an_old_cluster(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 and later refuse some by default that kubectl accepts, such as a CA without key usage."""
+    ca, leaf = server.directory / "old-ca", server.directory / "old"
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "1",
+    ]
+    for path, more in (
+        (ca, ["-subj", "/CN=old"]),
+        (
+            leaf,
+            [
+                "-subj",
+                "/CN=c",
+                "-addext",
+                "subjectAltName=IP:127.0.0.2",
+                "-CA",
+                f"{ca}.pem",
+                "-CAkey",
+                f"{ca}.key",
+            ],
+        ),
+    ):
+        subprocess.run([*new, "-keyout", f"{path}.key", "-out", f"{path}.pem", *more], check=True, capture_output=True)
+    default = ssl.create_default_context
+
+    def strict(*, cadata: str | None = None) -> ssl.SSLContext:
+        context = default(cadata=cadata)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    context = Login(Cluster("https://127.0.0.2", ca=Path(f"{ca}.pem").read_text())).tls()
+    assert context is not None
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(f"{leaf}.pem", f"{leaf}.key")
+    to_us, to_them = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = context.wrap_bio(to_us, to_them, server_hostname="127.0.0.2")
+    other = theirs.wrap_bio(to_them, to_us, server_side=True)
+    for side in (ours, other, ours, other, ours):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert ours.getpeercert()
+    system = Login(Cluster("https://127.0.0.2")).tls()
+    assert system is not None
+    assert system.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_name_in_the_certificate_of_the_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path, PosixPath
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from websockets.client import ClientProtocol
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from tpux import Worker
-from tpux_gke import host
-from tpux_gke.scripts import GREETING
+from tpux_gke import execs, host
+from tpux_gke.client import Client
+from tpux_worker_tools.relay import GREETING
 
 
 class Exec:
@@ -18,12 +26,14 @@ class Exec:
     ended = ""
 
     def __init__(self, pieces: list[bytes]) -> None:
+        self.sent = b""
         self._pieces = [GREETING, *pieces]
         self._marker = b""
 
     def send(self, data: bytes) -> None:
         """Learn the marker."""
-        self._marker = data.split()[2]
+        self.sent += data
+        self._marker = self._marker or data.split()[2]
 
     def wait(self, _: float) -> bool:
         """Say that something has come, or that nothing more does."""
@@ -57,3 +67,49 @@ def test_output_after_the_end(pieces: list[bytes], monkeypatch: pytest.MonkeyPat
     one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
     result = one.run("script")
     assert (result.code, result.output) == (137, b"now\n")
+
+
+class Growing(PosixPath):
+    """A file that another process writes to once its size was asked."""
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return the size of before."""
+        found = super().stat(follow_symlinks=follow_symlinks)
+        self.write_bytes(b"content14 0\ntouch executed")
+        return found
+
+
+def test_what_a_file_has_grown_by_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell would take it for a request."""
+    connection = Exec([b"<> 0\n"])
+    monkeypatch.setattr(host, "Exec", lambda *_: connection)
+    monkeypatch.setattr(host, "client_of", lambda _: None)
+    source = Growing(tmp_path / "log")
+    source.write_bytes(b"content")
+    one = host.GkeHost(Worker(0, details={"pod": "pod"}), SimpleNamespace(resolved={}))  # type: ignore[arg-type]
+    one.put(source, "copy")
+    assert connection.sent.endswith(b"content")
+
+
+class Reset(socket.socket):
+    """A connection that is reset while something is sent, in a frame of Python, as a connection with TLS is."""
+
+    def send(self, data: object, flags: int = 0) -> int:
+        """Fail, with a traceback that holds the data."""
+        raise ConnectionResetError(104, f"reset while {len(memoryview(data))} bytes were sent")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_connection_that_is_reset_while_it_is_sent_to(monkeypatch: pytest.MonkeyPatch, closes: bool) -> None:
+    """It has ended, with nothing left to send, and is closed without an error."""
+    own, peer = socket.socketpair()
+    connection, protocol = Reset(fileno=own.detach()), ClientProtocol(parse_uri("ws://pod"), state=State.OPEN)
+    monkeypatch.setattr(execs, "_opened", lambda *_: (connection, protocol))
+    one = execs.Exec(cast("Client", None), "pod", [])
+    if not closes:
+        one.send(b"content")
+        assert "reset" in one.ended
+        assert one.unsent == 0
+    one.close()
+    assert connection.fileno() == -1
+    peer.close()

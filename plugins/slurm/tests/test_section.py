@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tpux import Denied, ProvisionRequest, Ready, TpuxError, Waiting
+from tpux import Denied, ProvisionRequest, Ready, Released, TpuxError, Waiting
 from tpux_slurm import allocator, scripts
 from tpux_slurm.commands import environment
-from tpux_slurm.preflight import seconds
+from tpux_slurm.preflight import check, seconds
 from tpux_slurm.section import SlurmTpuSection
 from tpux_slurm.states import fields_of, in_words, why_never
 from tpux_testing.sandbox import Sandbox
@@ -110,6 +111,146 @@ def test_an_ended_job_of_which_slurm_knows_nothing_more(fake: Fake) -> None:
     assert fake.submitted() == 2
 
 
+@pytest.mark.parametrize(
+    ("shown", "word"),
+    [("JobName=tpux-1 Comment=other", "RUNNING"), ("JobName=x Comment=tpux:t", "PENDING"), ("JobName=x", "COMPLETING")],
+)
+def test_a_job_that_squeue_does_not_list_holds_its_nodes(fake: Fake, shown: str, word: str) -> None:
+    """Its name was changed, for example: it is ended by its number, and released is said once it has ended."""
+    fake.provision()
+    fake.command("scontrol", f"echo JobId=7 {shown} JobState={word}")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    answers = [allocator.release(fake.request), allocator.release(fake.request)]
+    if word == "COMPLETING":
+        assert "neither the name nor the comment" in getattr(answers[0], "left", "")
+        return
+    assert all(isinstance(answer, Waiting) and word in answer.why for answer in answers)
+    assert (fake.directory / "ended").read_text().split()[-1] == "7"
+    fake.command("scontrol", f"echo JobId=7 {shown} JobState=CANCELLED")
+    assert allocator.release(fake.request) == Released()
+    fake.command("scontrol", "echo 'slurm_load_jobs error: Unexpected message received' >&2; exit 1")
+    assert isinstance(allocator.release(fake.request), Waiting)
+    fake.command("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert allocator.release(fake.request) == Released()
+
+
+def test_a_job_whose_comment_was_changed_is_still_the_jobs(fake: Fake) -> None:
+    """No other one is submitted, and a release ends it."""
+    fake.provision()
+    fake.command("squeue", "echo '7|PENDING|Priority||N/A|changed'; echo '8|PENDING|Priority||N/A|foreign'")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert "Slurm job 7 is PENDING" in answer.why
+    assert fake.submitted() == 1
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert (fake.directory / "ended").read_text() == "7\n"
+
+
+def test_a_job_of_a_hidden_partition_is_found(fake: Fake) -> None:
+    """Slurm's commands say nothing of it without -a; root, who has the cluster of the other tests, sees all."""
+    fake.command("squeue", """case " $* " in *" -a "*) echo '7|PENDING|Priority||N/A|tpux:t';; esac""")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert (fake.directory / "ended").read_text() == "7\n"
+    fake.command("squeue", "")
+    fake.provision()
+    fake.command(
+        "scontrol",
+        """case " $* " in *" -a "*) echo "JobId=7 JobName=tpux-1 JobState=PENDING";; *)
+        echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1; esac""",
+    )
+    assert isinstance(allocator.release(fake.request), Waiting)
+    fake.command(
+        "sinfo", """case " $* " in *--version*) echo slurm 23.02;; *" -a "*) echo 'low|4|infinite|(null)';; esac"""
+    )
+    with Sandbox() as sandbox:
+        job = sandbox.job({"tpu": {"allocation_mode": "slurm", "partition": "low"}})
+        assert check(replace(job, resolved={"slurm": fake.request.resolved}), SlurmTpuSection(partition="low")) == []
+
+
+@pytest.mark.parametrize("fault", ["echo 'Socket timed out on send/recv operation' >&2; exit 1", "kill -9 $$"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_submission_without_an_answer_may_still_take_effect(fake: Fake, fault: str, is_killed: bool) -> None:
+    """It is neither repeated nor called released before the controller can have no such request any more."""
+    sent = fake.directory / "slurm-sent"
+    fake.command("sbatch", f"echo x >>{fake.directory}/submitted; {fault}")
+    fake.provision()
+    if is_killed:  # also the supervisor: it has not seen the end
+        sent.write_text("")
+        os.utime(sent, (1, 1))
+    for answer in (fake.provision(), allocator.release(fake.request)):
+        assert isinstance(answer, Waiting)
+        assert "sbatch was not answered" in answer.why
+        assert 60 < (answer.ends_within or 0) <= 120
+    fake.command("squeue", "echo '7|PENDING|Priority||N/A|tpux:t'")
+    fake.command("scancel", f'echo "$*" >>{fake.directory}/ended')
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert (fake.directory / "ended").read_text() == "7\n"
+    fake.command("squeue", "")
+    assert isinstance(allocator.release(fake.request), Waiting)
+    assert fake.submitted() == 1
+    os.utime(sent, (1, 1))
+    assert allocator.release(fake.request) == Released()
+    fake.provision()
+    assert fake.submitted() == 2
+
+
+def test_a_submission_that_was_not_sent_is_not_waited_for(fake: Fake) -> None:
+    """Nothing can come of it: it is repeated as soon as the controller answers, and released at once."""
+    fake.command("sbatch", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    assert isinstance(fake.provision(), Waiting)
+    assert allocator.release(fake.request) == Released()
+    fake.command("sbatch", f"echo x >>{fake.directory}/submitted; echo 7")
+    fake.provision()
+    assert fake.submitted() == 1
+    fake.command("scontrol", "echo JobId=7 JobState=CANCELLED")
+    assert allocator.release(fake.request) == Released()
+
+
+def test_a_submission_that_squeue_shows_was_answered(fake: Fake) -> None:
+    """When it has ended, nothing else is waited for."""
+    fake.command("sbatch", "echo 'Zero Bytes were transmitted or received' >&2; exit 1")
+    fake.provision()
+    fake.command("squeue", "echo '7|PENDING|Priority||N/A|tpux:t'")
+    assert "is PENDING" in getattr(fake.provision(), "why", "")
+    fake.command("squeue", "")
+    fake.request = replace(fake.request, saved_state={})
+    assert allocator.release(fake.request) == Released()
+
+
+@pytest.mark.parametrize("line", ["7|PENDING|Priority||N/A", "7|STAGE_OUT|None||N/A", "7|RUNNING|None|n0|N/A"])
+def test_a_job_that_was_found_by_its_name_and_is_cancelled(fake: Fake, line: str) -> None:
+    """Its number is known from then on: it is not submitted again, although the answer of its sbatch was lost."""
+    fake.command("squeue", f"echo '{line}|tpux:t'")
+    fake.command("srun", "exit 1")
+    fake.command("scontrol", 'case "$*" in *hostnames*) echo n0;; *) echo NodeName=n0;; esac')
+    assert isinstance(fake.provision(), Waiting)
+    fake.command("squeue", "")
+    fake.command("scontrol", "echo JobId=7 JobState=CANCELLED")
+    answer = fake.provision()
+    assert isinstance(answer, Denied)
+    assert "cancelled, and not by tpux" in answer.failure.evidence
+    assert not (fake.directory / "submitted").exists()
+
+
+def test_a_cancellation_is_said_until_it_is_stored(fake: Fake) -> None:
+    """A supervisor that is killed before it has stored the answer asks again; afterwards a user has resumed the job."""
+    fake.provision()
+    fake.command("scontrol", "echo JobId=7 JobState=CANCELLED")
+    allocator.inspect(fake.request)
+    fake.request = replace(fake.request, saved_state={})
+    for interrupted in (False, True, True):
+        fake.request = replace(fake.request, interrupted=interrupted)
+        answer = fake.provision()
+        assert isinstance(answer, Denied)
+        assert "cancelled, and not by tpux" in answer.failure.evidence
+    assert fake.submitted() == 1
+    fake.request = replace(fake.request, interrupted=False)
+    assert isinstance(fake.provision(), Waiting)
+    assert fake.submitted() == 2
+
+
 def test_a_second_job_while_the_controller_is_down(fake: Fake) -> None:
     """It cannot be cancelled now: that is no error of the plugin."""
     fake.command("squeue", 'for i in 7 8; do echo "$i|PENDING|Priority||N/A|tpux:t"; done')
@@ -154,7 +295,6 @@ def test_a_limit_that_passes_by_itself_is_waited_for(fake: Fake, reason: str, wo
         ("QOSTimeLimit", "tpu.time"),
         ("AccountNotAllowed", "tpu.account"),
         ("QOSNotAllowed", "tpu.qos"),
-        ("(PartitionNodeLimit)", "tpu.nodes"),
     ],
 )
 def test_a_limit_that_the_job_exceeds_by_itself_is_denied(fake: Fake, reason: str, key: str) -> None:
@@ -172,6 +312,32 @@ def test_a_limit_that_the_job_exceeds_by_itself_is_denied(fake: Fake, reason: st
         fake.command("sbatch", f'printf "%s\\n" "{said}" >&2; exit 1')
 
 
+@pytest.mark.parametrize(
+    ("low", "is_final"),
+    [
+        ("MaxNodes=UNLIMITED TotalNodes=4", False),
+        ("MaxNodes=4 TotalNodes=8", False),
+        ("MaxNodes=UNLIMITED TotalNodes=3", True),
+        ("MaxNodes=3 TotalNodes=8", True),
+    ],
+)
+def test_nodes_that_are_down_are_waited_for(fake: Fake, low: str, is_final: bool) -> None:
+    """Slurm has the same reason for a partition that is too small, and for one whose nodes are down."""
+    fake.request = replace(fake.request, tpu=SlurmTpuSection(nodes=4))
+    fake.command("squeue", "echo '7|PENDING|(PartitionNodeLimit)||N/A|tpux:t'")
+    job = "JobId=7 JobState=PENDING Partition=low,tiny"
+    others = "PartitionName=tiny MaxNodes=1 TotalNodes=1\nPartitionName=big MaxNodes=UNLIMITED TotalNodes=99"
+    text = f"PartitionName=low {low}\n{others}"
+    fake.command("scontrol", f"""case "$*" in *partition*) printf '{text}\n';; *) echo "{job}";; esac""")
+    answer = fake.provision()
+    if is_final:
+        assert isinstance(answer, Denied)
+        assert "tpu.nodes" in answer.failure.hint
+    else:
+        assert isinstance(answer, Waiting)
+        assert "down or drained" in answer.why
+
+
 def test_a_submit_limit_is_waited_for(fake: Fake) -> None:
     """Other jobs of the user end."""
     policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -179,6 +345,52 @@ def test_a_submit_limit_is_waited_for(fake: Fake) -> None:
     answer = fake.provision()
     assert isinstance(answer, Waiting)
     assert "AssocMaxSubmitJobLimit" in answer.why
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Required partition not available (inactive or drain)",
+        "Requested partition configuration not available now",
+        "Required node not available (down, drained or reserved)",
+        "Slurm backup controller in standby mode",
+        "Controller is in standby mode, try a different controller",
+        "Requested operation is presently disabled",
+        "I/O error writing script/environment to file",
+        "Requested nodes are busy",
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+    ],
+)
+def test_a_refusal_that_may_pass_is_repeated(fake: Fake, said: str) -> None:
+    """Only what is known to be final ends a job: the cluster is maintained, or its disk is full."""
+    fake.command("sbatch", f'echo "sbatch: error: Batch job submission failed: {said}" >&2; exit 1')
+    answer = fake.provision()
+    assert isinstance(answer, Waiting)
+    assert said in answer.why
+    assert answer.poll_after == 30
+    assert "sinfo" in answer.hint
+    assert allocator.release(fake.request) == Released()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Batch job submission failed: Invalid partition name specified",
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Requested node configuration is not available",
+        "Batch job submission failed: User's group not permitted to use this partition",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: Access/permission denied",
+        "Memory specification can not be satisfied",
+        "sbatch: unrecognized option '--colour=red'",
+    ],
+)
+def test_a_refusal_that_stays_is_final(fake: Fake, said: str) -> None:
+    """The same request would be refused again."""
+    fake.command("sbatch", f'echo "sbatch: error: {said}" >&2; exit 1')
+    answer = fake.provision()
+    assert isinstance(answer, Denied)
+    assert said in answer.failure.evidence
 
 
 def test_a_keeper_does_not_wait_for_its_own_search(tmp_path: Path) -> None:

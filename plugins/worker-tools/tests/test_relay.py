@@ -7,7 +7,7 @@ import select
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 from hypothesis import given
@@ -159,6 +159,52 @@ def test_a_stream_that_cannot_be_sent_is_an_unreachable_worker(host: PipeHost, m
     assert host.opened[1].process.poll() is not None
     assert host.run("echo three").text == "three"
     assert len(host.opened) == 2
+
+
+class Changing(PosixPath):
+    """A file that another process writes once its size was asked."""
+
+    after = b""
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = super().stat(follow_symlinks=follow_symlinks)
+        self.write_bytes(self.after)
+        return found
+
+
+def test_what_a_file_has_grown_by_while_it_is_copied_is_not_run(host: PipeHost, tmp_path: Path) -> None:
+    """A log, for example, may contain anything, also lines that look like a request."""
+    source = Changing(tmp_path / "log")
+    source.write_bytes(b"content")
+    source.after = b"content14 0\ntouch executed"
+    host.put(source, "copy")
+    assert host.run("cat copy").output == b"content"
+    assert not (tmp_path / "executed").exists()
+    assert len(host.opened) == 1
+
+
+def test_a_file_that_becomes_shorter_while_it_is_copied_is_an_error(host: PipeHost, tmp_path: Path) -> None:
+    """The shell would wait for the rest; the next script gets another one."""
+    source = Changing(tmp_path / "log")
+    source.write_bytes(b"content")
+    source.after = b"short"
+    with pytest.raises(OSError, match="log became shorter while it was copied"):
+        host.put(source, "copy")
+    assert host.run("ls | grep -x copy || echo none").text == "none"
+    assert len(host.opened) == 2
+
+
+def test_output_that_keeps_coming_does_not_extend_the_timeout(host: PipeHost) -> None:
+    with pytest.raises(HostUnreachableError, match=r"no response within 0\.5 s"):
+        host.follow("timeout 10 yes", lambda _: time.sleep(0.01), timeout=0.5)  # more has come whenever it looks
+    assert host.run("echo next").text == "next"
+
+
+def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:
+    command, variables = ["sh", "-c", LOOP], {**os.environ, "HOME": str(tmp_path)}
+    for request in (b"14 0\ntouch executed", b"16 0 d\ntouch executed d"):
+        subprocess.run(command, input=request, env=variables, stdout=subprocess.PIPE)
+        assert not [*tmp_path.iterdir()]
 
 
 def test_a_file_that_is_removed_while_it_is_read_adds_no_message(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ UNANSWERED_FOR = 90.0
 """Seconds for which a creation without an answer may still take effect: API servers and gateways end it by then."""
 _FAULT = "gke-fault.json"
 """In the job's directory: that the program has ended its own pod. New pods would end in the same way."""
+_DENIED = "gke-denied.json"
+"""The same, once `provision` has answered with it; removed when that answer is stored."""
 _TAINT = "cloud.google.com/impending-node-termination"
 _log = logging.getLogger(__name__)
 FailureKind = Literal["config", "auth", "out-of-memory", "program"]
@@ -63,12 +65,17 @@ FailureKind = Literal["config", "auth", "out-of-memory", "program"]
 @hookimpl
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     """Create the JobSet unless there is one, and wait until all of its pods are ready."""
-    if (fault := request.directory / _FAULT).exists():
-        found = cast("dict[str, str]", json.loads(fault.read_text(encoding="utf-8")))
-        fault.unlink()
+    fault, denied = request.directory / _FAULT, request.directory / _DENIED
+    if not request.interrupted:
+        denied.unlink(missing_ok=True)  # the answer with it was stored
+    if fault.exists():
+        fault.replace(denied)
+    if denied.exists():
+        found = cast("dict[str, str]", json.loads(denied.read_text(encoding="utf-8")))
         if found.get("attempt") == str(request.attempt) and not _is_resumed(request):
             kind: FailureKind = "out-of-memory" if found["kind"] == "out-of-memory" else "program"
             return _denied(kind, found["evidence"], found["hint"])
+        denied.unlink()
     answer = _provision(request)
     if isinstance(answer, Waiting) and answer.saved_state is not None and _ENDED in request.saved_state:
         answer = replace(answer, saved_state={_ENDED: request.saved_state[_ENDED], **answer.saved_state})

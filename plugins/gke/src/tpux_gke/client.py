@@ -26,6 +26,8 @@ _LIST_TRIES = 3
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
 _GATEWAY = "a gateway may have answered in its place: kubectl get jobsets must work, with the context of the job"
 KUEUE = "kueue.x-k8s.io"
+_NO_API = "404 page not found"
+"""What the API says, without a Status, of a group that it does not serve. Some gateways say it of everything."""
 FOREVER_REFUSED = frozenset({400, 403, 404, 405, 415, 422})
 """Answers to a request that the same request would get again."""
 
@@ -105,6 +107,11 @@ class Client:
         if answer.is_success:
             what = f"HTTP {answer.status_code} is not an answer of Kubernetes: {answer.text[:200].strip()}"
             raise ApiError(what, hint=_GATEWAY)
+        is_status = kind == "Status" or answer.status_code in {401, 429}
+        is_group = method == "GET" and "/namespaces/" not in path
+        if not is_status and not (is_group and answer.status_code == 404 and answer.text.strip() == _NO_API):
+            said = answer.text[:200].strip() or answer.reason_phrase
+            raise ApiError(f"HTTP {answer.status_code} is not an answer of Kubernetes: {said}", hint=_GATEWAY)
         said = text(found, "message") or answer.text[:200].strip() or answer.reason_phrase
         hint = ""
         if pause := _pause(answer):

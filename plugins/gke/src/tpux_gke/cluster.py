@@ -27,6 +27,8 @@ _KEPT = (
 )  # fmt: skip
 """The variables that are stored for an exec plugin: names and paths only. Others, such as
 CLOUDSDK_AUTH_ACCESS_TOKEN and CLOUDSDK_PROXY_PASSWORD, may be secrets."""
+_NOT_SUPPORTED = {"cluster": ("proxy-url",), "user": ("as", "as-uid", "as-groups", "as-user-extra")}
+"""Keys of a kubeconfig by which kubectl would reach the cluster otherwise, or as somebody else."""
 POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -191,6 +193,11 @@ def _of_kubeconfig(paths: str, tpu: GkeTpuSection) -> Cluster:
         hint = f"contexts: {known}; choose one with tpu.context or kubectl config use-context"
         raise TpuxError(f"{paths} has no context {name!r} with a cluster", where="tpu.context", hint=hint)
     user = text(context, "user")
+    for kind, owner in (("cluster", cluster), ("user", entry(config, "user", user))):
+        if key := next((one for one in _NOT_SUPPORTED[kind] if owner.get(one)), ""):
+            hint = "choose a context without it with tpu.context, or tpu.kubeconfig"
+            message = f"tpux does not support {key}, which the {kind} {text(context, kind)} of {paths} has"
+            raise TpuxError(message, where="tpu.context", hint=hint)
     return Cluster(
         text(cluster, "server").rstrip("/"),
         file_content(cluster, "certificate-authority"),

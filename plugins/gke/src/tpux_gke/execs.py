@@ -112,11 +112,13 @@ class Exec:
         self._selector.close()
         from websockets.exceptions import WebSocketException
 
-        with contextlib.suppress(OSError, WebSocketException):  # it may be closed already
-            self._protocol.send_close(1000)
-            self._queue()
-            self._flush()
-        self._socket.close()
+        try:
+            with contextlib.suppress(OSError, WebSocketException):  # it may be closed already
+                self._protocol.send_close(1000)
+                self._queue()
+                self._flush()
+        finally:
+            self._socket.close()
 
     def _received(self, piece: bytes) -> bytes:
         from websockets.frames import Opcode
@@ -164,7 +166,9 @@ class Exec:
             except _WAITS:
                 return
             except OSError as error:
-                self._out.clear()
+                self._out = (
+                    bytearray()
+                )  # the error's traceback may still hold the view: clear() would raise BufferError
                 self._end(plain_reason(error) or "the connection was closed")
                 return
             del self._out[:sent]

@@ -1,9 +1,7 @@
-"""The scripts in a pod: the keeper, which is PID 1, and the shell that runs what tpux sends over an exec."""
+"""The scripts in a pod: the keeper, which is PID 1, and the wait for a notice of its end."""
 
 from __future__ import annotations
 
-GREETING = b"tpux-session\n"
-"""The first line of a session."""
 NOTICE = 'until [ -e "$HOME/.tpux-pod/notice" ]; do sleep 0.2; done; cat "$HOME/.tpux-pod/notice"'
 """Waits for the file that the keeper writes when the pod gets SIGTERM."""
 
@@ -43,21 +41,5 @@ while :; do
   else idle=$((idle + 1))
   fi
   [ "$idle" -lt 3 ] || exit 0
-done
-"""
-
-# As the shell that the plugin ssh keeps open: a line with two lengths and a marker, the script with the marker, its
-# input. A script without its marker was cut off by a lost connection. Input that is not read is discarded.
-SESSION = r"""
-echo tpux-session
-while read -r size input mark; do
-  script=$(head -c "$size")
-  case $script in *"$mark") ;; *) exit ;; esac
-  script=${script%"$mark"}
-  cd "$HOME" || exit
-  if [ "$input" = 0 ]; then /bin/sh -c "$script" </dev/null 2>&1
-  else head -c "$input" | (/bin/sh -c "$script" 2>&1; code=$?; cat >/dev/null; exit $code)
-  fi
-  printf '%s %d\n' "$mark" $?
 done
 """

@@ -15,7 +15,10 @@ TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
 
 
 class Api:
-    """A fake API: `jobset`, `pods`, `events` are what it has; `fails` is what creations answer, `gateway` all."""
+    """A fake API: `jobset`, `pods`, `events` are what it has; `fails` is what creations answer, `gateway` all.
+
+    `gateway_page` is a status and a text that all requests are answered with.
+    """
 
     def __init__(self) -> None:
         self.jobset: dict[str, JsonValue] | None = None
@@ -25,6 +28,7 @@ class Api:
         self.throttled: str | None = None
         self.fails: list[int] = []
         self.gateway: JsonValue = None
+        self.gateway_page: tuple[int, str] | None = None
         self.answers_creation: JsonValue = None
 
     def has_jobset(self) -> bool:
@@ -36,8 +40,8 @@ class Api:
         if self.throttled is not None:
             headers = [(b"Retry-After", self.throttled.encode("latin-1"))]
             return httpx.Response(429, json={"kind": "Status", "message": "too many requests"}, headers=headers)
-        if self.gateway is not None:
-            return httpx.Response(200, json=self.gateway)
+        if (answer := self._of_gateway()) is not None:
+            return answer
         if request.method == "POST" and self.answers_creation is not None:
             return httpx.Response(200, json=self.answers_creation)
         if request.method == "POST" and self.fails:
@@ -59,3 +63,8 @@ class Api:
         if items is None:
             return httpx.Response(403, json={"kind": "Status", "message": "events is forbidden"})
         return httpx.Response(200, json={"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [*items]})
+
+    def _of_gateway(self) -> httpx.Response | None:
+        if self.gateway_page is not None:
+            return httpx.Response(self.gateway_page[0], text=self.gateway_page[1])
+        return None if self.gateway is None else httpx.Response(200, json=self.gateway)

@@ -28,6 +28,7 @@ from tpux_slurm.section import SlurmTpuSection
 from tpux_slurm.states import (
     ENDED_BY_SOMEONE,
     LOST_NODES,
+    NODE_LIMIT,
     STATES,
     UNKNOWN_JOB,
     SlurmJob,
@@ -44,7 +45,20 @@ _KEEPER_TIMEOUT = 5.0
 _PORTS = (20000, 10000)
 """The first port for coordinators of jax.distributed, and how many there are: jobs may share a node."""
 _SUBMITTING = "sbatch of an earlier supervisor is still submitting the job"
-_LATER = ("submit limit", "submitjob", "try again", "temporarily", "max jobs", "too many")
+_DENIED = "denied"
+"""A file with the cancellation that the last answer of `provision` was about."""
+_SENT = "sent"
+"""A file that is there while an sbatch was not answered; with content, and the time, once that sbatch has ended."""
+_UNANSWERED_FOR = 120.0
+"""Seconds for which the controller may still run a submission that it has not answered."""
+_A_LIMIT = "job submit limit"
+_FINAL = re.compile(
+    r"invalid|not permitted|permission denied|unrecognized|ambiguous|requires an argument|can ?not be satisfied|exceeds"
+    r"|node configuration is not available|more processors requested|memory required by task|dos line breaks"
+    r"|job dependency problem",
+    re.IGNORECASE,
+)
+"""What sbatch says of a job that it will never accept. Anything else may be a state of the cluster, which passes."""
 
 
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
@@ -56,33 +70,60 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 
 
 def _provision(request: ProvisionRequest, tpu: SlurmTpuSection) -> Ready | Waiting | Denied:
+    if not request.interrupted:
+        _file(request, _DENIED).unlink(missing_ok=True)  # the answer with it was stored
     if (denied := _cancelled(request)) is not None:
         return denied
     with _submission(request) as is_free:
         if not is_free:
             return Waiting(_SUBMITTING, 1.0)
         if not (jobs := _jobs(request)):
-            return _ended(request) or _submit(request, tpu)
+            return _ended(request) or _unanswered(request) or _submit(request, tpu)
+        _file(request, _SENT).unlink(missing_ok=True)
         first, *others = jobs
         if others:
             commands.checked(request.resolved, ["scancel", *(job.id for job in others)])
     if first.state in {"PENDING", "CONFIGURING"}:
-        if hint := why_never(first.reason):
+        if (hint := why_never(first.reason)) and not _may_fit_later(request, tpu, first):
             return Denied(Failure("config", evidence=f"Slurm job {first.id}: {first.reason}", hint=hint))
         start = f"; estimated start {first.start}" if first.start not in {"N/A", ""} else ""
         hint = f"scontrol release {first.id}" if first.reason == "JobHeldUser" else ""
-        return Waiting(f"Slurm job {first.id} is {first.state}: {in_words(first.reason)}{start}", 2.0, hint=hint)
+        why = f"Slurm job {first.id} is {first.state}: {in_words(first.reason)}{start}"
+        return Waiting(why, 2.0, {"job": first.id}, hint=hint)
     if first.state != "RUNNING":
-        return Waiting(f"Slurm job {first.id} is {first.state}", 2.0)
+        return Waiting(f"Slurm job {first.id} is {first.state}", 2.0, {"job": first.id})
     return _started(request, tpu, first)
 
 
+def _may_fit_later(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> bool:
+    """Return whether the job waits for nodes of its partition that are down or drained: Slurm has one reason for both.
+
+    Raises:
+        SlurmError: Slurm does not say.
+    """
+    if NODE_LIMIT not in job.reason:
+        return False
+    names = fields_of(commands.checked(request.resolved, _show(job.id))).get("Partition", "").split(",")
+    shown = commands.checked(request.resolved, ["scontrol", "-a", "-o", "show", "partition"]).splitlines()
+    rows = [fields for fields in map(fields_of, shown) if fields.get("PartitionName") in names]
+    limits = [
+        min(
+            (int(text) for name in ("MaxNodes", "TotalNodes") if (text := row.get(name, "")).isdigit()),
+            default=tpu.nodes,
+        )
+        for row in rows
+    ]
+    return tpu.nodes <= max(limits, default=tpu.nodes)
+
+
 def _cancelled(request: ProvisionRequest) -> Denied | None:
-    """Return that somebody has cancelled the job, once."""
-    if not (cancelled := _file(request, "cancelled")).exists():
+    """Return that somebody has cancelled the job, until that answer is stored."""
+    denied = _file(request, _DENIED)
+    if (cancelled := _file(request, "cancelled")).exists():
+        cancelled.replace(denied)
+    if not denied.exists():
         return None
-    evidence = cancelled.read_text()
-    cancelled.unlink()
+    evidence = denied.read_text()
     number = request.labels.get("tpux-job", "").lstrip("0")
     hint = f"tpux does not submit by itself what somebody has cancelled; once you know why: tpux resume {number}"
     return Denied(Failure("config", evidence=evidence, hint=hint))
@@ -105,6 +146,15 @@ def _ended(request: ProvisionRequest) -> Waiting | Denied | None:
     return Denied(Failure("preempted" if lost else "setup", evidence=evidence, hint="" if lost else hint))
 
 
+def _unanswered(request: ProvisionRequest) -> Waiting | None:
+    """Return how long the job of an sbatch without an answer may still appear; None if it does not any more."""
+    sent = _file(request, _SENT)
+    if not sent.exists() or (left := min(sent.stat().st_mtime, time.time()) + _UNANSWERED_FOR - time.time()) <= 0:
+        return None
+    why = f"sbatch was not answered: the job {request.name} may still appear"
+    return Waiting(why, min(2.0, left), ends_within=left)
+
+
 def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied:
     whole = ["--exclusive", "--mem=0"]
     part = [*_option("cpus-per-task", tpu.cpus), *_option("mem", tpu.mem)]
@@ -120,18 +170,26 @@ def _submit(request: ProvisionRequest, tpu: SlurmTpuSection) -> Waiting | Denied
         *("--export=NIL", "--chdir=/"),
     ]
     script = batch_script(tpu, commands.environment(request.resolved), str(request.resolved.get("HOME", "")))
+    sent = _file(request, _SENT)
+    sent.write_text("")
     with _file(request, "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # by a descriptor that sbatch inherits: held until it has ended, whoever dies
-        answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
+        try:
+            answer = commands.run(request.resolved, argv, script, inherit=[lock.fileno()])
+        except commands.SlurmError as error:
+            sent.write_text("ended") if error.sent else sent.unlink()
+            raise
+    sent.unlink()
     if not answer.code:
         job = answer.output.split(";")[0]
         return Waiting(f"Slurm job {job} is submitted", 0.5, {"job": job})
     # With DenyOnLimit, sbatch says the reason, and then "Job violates accounting/QOS policy (job submit limit, ...)".
     never = next(filter(None, map(why_never, re.findall(r"\w+", answer.error))), "")
-    if not never and any(text in answer.error.lower() for text in _LATER):
-        return Waiting(answer.error, 30.0)
+    evidence = answer.error or f"sbatch: exit code {answer.code}"
     hint = never or "check partition, account, qos, gres, time and sbatch in the section tpu: `sinfo` lists partitions"
-    return Denied(Failure("config", evidence=answer.error or f"sbatch: exit code {answer.code}", hint=hint))
+    if never or (_FINAL.search(evidence) and _A_LIMIT not in evidence):
+        return Denied(Failure("config", evidence=evidence, hint=hint))
+    return Waiting(evidence, 30.0, hint=f"if it stays so, {hint}")
 
 
 def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> Ready | Waiting | Denied:
@@ -147,7 +205,8 @@ def _started(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJob) -> 
             return Denied(Failure("setup", evidence=f"node {name}: {text}", hint=hint))
     if missing := [name for name in names if found.get(name, [""])[0] != "ready"]:
         said = f": {answer.error}" if answer.code else ""
-        return Waiting(f"Slurm job {job.id}: starting the keeper on {', '.join(missing)}{said}", 0.3)
+        why = f"Slurm job {job.id}: starting the keeper on {', '.join(missing)}{said}"
+        return Waiting(why, 0.3, {"job": job.id})
     addresses = {fields["NodeName"]: fields.get("NodeAddr", "") for fields in map(fields_of, described)}
     workers = tuple(
         Worker(
@@ -171,7 +230,7 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     deadline = time.monotonic() + _COMPLETING_TIMEOUT
     while True:
         try:
-            answer = commands.run(request.resolved, ["scontrol", "-o", "show", "job", str(job)])
+            answer = commands.run(request.resolved, _show(job))
         except commands.SlurmError as error:
             return MachineStatus("unknown", error.message, hint=error.hint)
         if answer.code:
@@ -201,11 +260,35 @@ def release(request: ProvisionRequest) -> Released | Waiting:
             for job in jobs:
                 if job.state != "COMPLETING":
                     _end(request, job)
+        if not jobs:
+            answer = _end_unlisted(request)
+            return answer if isinstance(answer, Waiting) else _unanswered(request) or answer
     except commands.SlurmError as error:
         return Waiting(error.message, 5.0, hint=error.hint)
-    if not jobs:
-        return Released()
     return Waiting(", ".join(f"ending Slurm job {job.id}, which is {job.state}" for job in jobs), 0.5)
+
+
+def _end_unlisted(request: ProvisionRequest) -> Released | Waiting:
+    """Return whether the job that was submitted has ended: somebody may have changed by what squeue finds it.
+
+    Raises:
+        SlurmError: Slurm does not say.
+    """
+    if not (number := request.saved_state.get("job")):
+        return Released()
+    answer = commands.run(request.resolved, _show(number))
+    if answer.code and UNKNOWN_JOB not in answer.error:
+        raise commands.SlurmError(f"scontrol: {answer.error}")
+    fields = fields_of(answer.output)
+    state = fields.get("JobState", "")
+    if answer.code or STATES.get(state, "ready") != "ready":
+        return Released()
+    if request.name != fields.get("JobName") and _comment(request) != fields.get("Comment"):
+        what = f"Slurm job {number} is {state}, and has neither the name nor the comment of this job any more"
+        return Released(f"{what}; end it with: scancel {number}")
+    if state != "COMPLETING":
+        _end(request, SlurmJob(str(number), state, "", "", ""))
+    return Waiting(f"ending Slurm job {number}, which is {state}", 0.5)
 
 
 def _end(request: ProvisionRequest, job: SlurmJob) -> None:
@@ -223,14 +306,22 @@ def _end(request: ProvisionRequest, job: SlurmJob) -> None:
 
 
 def _jobs(request: ProvisionRequest, *, all_states: bool = False) -> list[SlurmJob]:
-    """Return the jobs with the request's name and token, the oldest first; those that are ending only if asked."""
-    argv = ["squeue", "-h", "--me", f"--name={request.name}", "-o", _FORMAT]
+    """Return the jobs with the request's name and its token or number, the oldest first; those that end only if asked.
+
+    Also those of partitions that are hidden from the user (`-a`).
+    """
+    argv = ["squeue", "-h", "-a", "--me", f"--name={request.name}", "-o", _FORMAT]
     found = []
     for line in commands.checked(request.resolved, argv).splitlines():
         job, state, reason, nodes, start, comment = line.split("|", 5)
-        if comment == _comment(request) and (all_states or state != "COMPLETING"):
+        is_ours = comment == _comment(request) or job == request.saved_state.get("job")
+        if is_ours and (all_states or state != "COMPLETING"):
             found.append(SlurmJob(job, state, reason, nodes, start))
     return sorted(found, key=lambda one: int(one.id))
+
+
+def _show(job: object) -> list[str]:
+    return ["scontrol", "-a", "-o", "show", "job", str(job)]
 
 
 @contextmanager
@@ -243,6 +334,8 @@ def _submission(request: ProvisionRequest) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
+        if (sent := _file(request, _SENT)).exists() and not sent.read_text():
+            sent.write_text("ended")  # nobody knows when: its supervisor was killed
         fcntl.flock(lock, fcntl.LOCK_UN)
         yield True
 

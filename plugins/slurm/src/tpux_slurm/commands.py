@@ -21,6 +21,7 @@ And not the clusters: sbatch would submit to another one, where the other comman
 TIMEOUT = 30.0
 """Seconds that a command may take."""
 _UNREACHABLE = ("unable to contact", "connect failure", "connection refused", "timed out", "zero bytes", "communicat")
+_MAY_BE_SENT = ("timed out", "zero bytes", "communicat")
 _MUNGE = ("munge", "authentication", "auth_g_")
 
 
@@ -34,7 +35,15 @@ class Answer:
 
 
 class SlurmError(TpuxError):
-    """A command has failed; whether Slurm has done what it says is unknown."""
+    """A command has failed; whether Slurm has done what it says is unknown, unless it was not sent.
+
+    Attributes:
+        sent: whether Slurm may have got it.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", sent: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.sent = sent
 
 
 def environment(resolved: Mapping[str, JsonValue]) -> dict[str, str]:
@@ -60,7 +69,7 @@ def run(
     variables = environment(resolved)
     if (program := shutil.which(argv[0], path=variables["PATH"])) is None:
         hint = "create the job in a shell in which sinfo works, on a login node of the cluster"
-        raise SlurmError(f"{argv[0]} is not in PATH ({variables['PATH']})", hint=hint)
+        raise SlurmError(f"{argv[0]} is not in PATH ({variables['PATH']})", hint=hint, sent=False)
     try:
         done = subprocess.run(
             [program, *argv[1:]],
@@ -78,9 +87,12 @@ def run(
     answer = Answer(done.returncode, done.stdout.strip(), _plain(done.stderr))
     if answer.code and any(text in answer.error.lower() for text in _MUNGE):
         hint = "munged must run on this machine with the cluster's key: ask the administrators"
-        raise SlurmError(f"{argv[0]}: {answer.error}", hint=hint)
+        raise SlurmError(f"{argv[0]}: {answer.error}", hint=hint, sent=False)
     if answer.code and any(text in answer.error.lower() for text in _UNREACHABLE):
-        raise SlurmError(f"{argv[0]}: Slurm does not answer: {answer.error}")
+        sent = any(text in answer.error.lower() for text in _MAY_BE_SENT)
+        raise SlurmError(f"{argv[0]}: Slurm does not answer: {answer.error}", sent=sent)
+    if answer.code < 0:
+        raise SlurmError(f"{argv[0]}: ended by signal {-answer.code}")
     return answer
 
 

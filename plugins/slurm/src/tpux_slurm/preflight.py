@@ -18,7 +18,7 @@ def check(job: Job, tpu: SlurmTpuSection) -> list[Finding]:
     resolved = job.resolved.get("slurm", {})
     try:
         version = checked(resolved, ["sinfo", "--version"])
-        lines = checked(resolved, ["sinfo", "-h", "-o", "%R|%D|%l|%G"]).splitlines()
+        lines = checked(resolved, ["sinfo", "-h", "-a", "-o", "%R|%D|%l|%G"]).splitlines()
     except SlurmError as error:
         found = Finding("error" if "PATH" in error.message else "warning", error.message, hint=error.hint)
         return [found]

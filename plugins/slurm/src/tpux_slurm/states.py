@@ -19,8 +19,10 @@ ENDED_BY_SOMEONE = ("CANCELLED",)
 LOST_NODES = ("NODE_FAIL", "BOOT_FAIL", "REVOKED")
 """Ended by the nodes, as a preemption is, and not by what ran on them."""
 UNKNOWN_JOB = "Invalid job id specified"
+NODE_LIMIT = "PartitionNodeLimit"
 
 _REASONS = {
+    NODE_LIMIT: "nodes of the partition are down or drained",
     "Resources": "nodes are in use by other jobs",
     "Priority": "other jobs have a higher priority",
     "JobHeldUser": "held by the user",
@@ -35,7 +37,7 @@ _REASONS = {
     "None": "Slurm has not considered it yet",
 }
 _NEVER = {
-    "PartitionNodeLimit": "the partition has fewer nodes, or fewer are allowed: change tpu.nodes or tpu.partition",
+    NODE_LIMIT: "the partition has fewer nodes, or fewer are allowed: change tpu.nodes or tpu.partition",
     "PartitionTimeLimit": "the partition's time limit is shorter: change tpu.time",
     "BadConstraints": "no nodes have what it asks for: change tpu.gres, tpu.cpus, tpu.mem or tpu.sbatch",
     "InvalidAccount": "the account is not valid: change tpu.account",

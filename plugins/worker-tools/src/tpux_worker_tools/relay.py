@@ -20,12 +20,14 @@ from typing import Protocol
 
 from tpux import CHUNK_SIZE, HostUnreachableError, Result, TpuxError, Worker
 
-# A script without its marker was cut off by a lost connection and is not run. Input that a script does not read is
-# discarded, because it would be parsed as the next request. A script with `own` prints the last line itself if it
-# succeeds: with its output that is one packet. Each script redirects its own stderr: what this shell says of a script
-# that was killed ("Killed") is not part of the output, and dash would redirect that too.
+# A script without its marker was cut off by a lost connection and is not run, nor is a line without one a request.
+# Input that a script does not read is discarded, because it would be parsed as the next request. A script with `own`
+# prints the last line itself if it succeeds: with its output that is one packet. Each script redirects its own stderr:
+# what this shell says of a script that was killed ("Killed") is not part of the output, and dash would redirect that
+# too.
 LOOP = r"""
 cd && echo tpux-shell && while read -r size input mark own; do
+  [ ${#mark} = 32 ] || exit
   script=$(head -c "$size")
   case $script in *"$mark") ;; *) exit ;; esac
   script="exec 2>&1
@@ -141,6 +143,8 @@ class Shell:
                 deadline, extra = time.monotonic() + timeout, 0.0
             if output:
                 listen(output)
+            if self._reply.code is None and time.monotonic() >= deadline:
+                raise TimeoutError
         return self._reply.code
 
     def start(self, script: str) -> None:
@@ -259,7 +263,7 @@ class RelayHost(ABC):
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) to the worker, atomically."""
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        content = (source,) if isinstance(source, bytes) else _chunks(source)
+        content = (source,) if isinstance(source, bytes) else _chunks(source, size)
         chmod = ":" if mode == 0o600 else f'chmod {mode:o} "$path.tpux-$$"'  # the umask's, without a process
         script = _PUT.format(path=_quoted(remote), size=size, chmod=chmod)
         self._require_success(self._run(script, content, size, 60.0), f"put {remote}")
@@ -397,7 +401,11 @@ def _quoted(remote: str) -> str:
     return shlex.quote(remote.removeprefix("~/"))
 
 
-def _chunks(source: Path) -> Iterator[bytes]:
+def _chunks(source: Path, size: int) -> Iterator[bytes]:
+    """Yield exactly `size` bytes: the shell would take the rest of a file that grows for requests."""
     with source.open("rb") as file:
-        while chunk := file.read(_UPLOAD_CHUNK):
+        while size:
+            if not (chunk := file.read(min(size, _UPLOAD_CHUNK))):
+                raise OSError(f"{source} became shorter while it was copied")
             yield chunk
+            size -= len(chunk)
