@@ -169,7 +169,16 @@ def test_a_job_of_a_hidden_partition_is_found(fake: Fake) -> None:
         assert check(replace(job, resolved={"slurm": fake.request.resolved}), SlurmTpuSection(partition="low")) == []
 
 
-@pytest.mark.parametrize("fault", ["echo 'Socket timed out on send/recv operation' >&2; exit 1", "kill -9 $$"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "echo 'Socket timed out on send/recv operation' >&2; exit 1",
+        "echo 'Unable to contact slurm controller (receive failure)' >&2; exit 1",
+        "echo 'Batch job submission failed: Transport endpoint is not connected' >&2; exit 1",
+        "echo 'Batch job submission failed: Message receive failure' >&2; exit 1",
+        "kill -9 $$",
+    ],
+)
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_submission_without_an_answer_may_still_take_effect(fake: Fake, fault: str, is_killed: bool) -> None:
     """It is neither repeated nor called released before the controller can have no such request any more."""
@@ -319,6 +328,8 @@ def test_a_limit_that_the_job_exceeds_by_itself_is_denied(fake: Fake, reason: st
         ("MaxNodes=4 TotalNodes=8", False),
         ("MaxNodes=UNLIMITED TotalNodes=3", True),
         ("MaxNodes=3 TotalNodes=8", True),
+        ("MinNodes=5 MaxNodes=8 TotalNodes=8", True),
+        ("MinNodes=4 MaxNodes=8 TotalNodes=8", False),
     ],
 )
 def test_nodes_that_are_down_are_waited_for(fake: Fake, low: str, is_final: bool) -> None:
@@ -382,6 +393,9 @@ def test_a_refusal_that_may_pass_is_repeated(fake: Fake, said: str) -> None:
         "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
         "Batch job submission failed: Access/permission denied",
         "Memory specification can not be satisfied",
+        "No partition specified or system default partition",
+        "Access denied to requested reservation",
+        "Requested GRES option unsupported by configured SelectType plugin",
         "sbatch: unrecognized option '--colour=red'",
     ],
 )

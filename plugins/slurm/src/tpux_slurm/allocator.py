@@ -55,7 +55,8 @@ _A_LIMIT = "job submit limit"
 _FINAL = re.compile(
     r"invalid|not permitted|permission denied|unrecognized|ambiguous|requires an argument|can ?not be satisfied|exceeds"
     r"|node configuration is not available|more processors requested|memory required by task|dos line breaks"
-    r"|job dependency problem",
+    r"|job dependency problem|no partition specified|access denied|unsupported|request not supported"
+    r"|not in this partition|needs to be provided|too long|duplicate generic",
     re.IGNORECASE,
 )
 """What sbatch says of a job that it will never accept. Anything else may be a state of the cluster, which passes."""
@@ -105,7 +106,10 @@ def _may_fit_later(request: ProvisionRequest, tpu: SlurmTpuSection, job: SlurmJo
         return False
     names = fields_of(commands.checked(request.resolved, _show(job.id))).get("Partition", "").split(",")
     shown = commands.checked(request.resolved, ["scontrol", "-a", "-o", "show", "partition"]).splitlines()
-    rows = [fields for fields in map(fields_of, shown) if fields.get("PartitionName") in names]
+    named = [fields for fields in map(fields_of, shown) if fields.get("PartitionName") in names]
+    rows = [row for row in named if not (least := row.get("MinNodes", "")).isdigit() or int(least) <= tpu.nodes]
+    if named and not rows:
+        return False
     limits = [
         min(
             (int(text) for name in ("MaxNodes", "TotalNodes") if (text := row.get(name, "")).isdigit()),
@@ -252,6 +256,7 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
 
 def release(request: ProvisionRequest) -> Released | Waiting:
     """End the keepers, which remove what is on their nodes, then cancel the job; wait until Slurm has none."""
+    _file(request, _DENIED).unlink(missing_ok=True)  # what releases follows the answer, which is stored
     try:
         with _submission(request) as is_free:
             if not is_free:

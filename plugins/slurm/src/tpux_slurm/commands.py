@@ -20,8 +20,12 @@ VARIABLES = (
 And not the clusters: sbatch would submit to another one, where the other commands do not look."""
 TIMEOUT = 30.0
 """Seconds that a command may take."""
-_UNREACHABLE = ("unable to contact", "connect failure", "connection refused", "timed out", "zero bytes", "communicat")
-_MAY_BE_SENT = ("timed out", "zero bytes", "communicat")
+_MAY_BE_SENT = (
+    *("timed out", "zero bytes", "communicat", "send failure", "receive failure", "shutdown failure"),
+    *("not connected", "reset by peer", "broken pipe", "missing socket"),
+)
+"""What the commands say of a connection that was lost, in lower case (slurm_errno.c, and strerror of the system)."""
+_UNREACHABLE = (*_MAY_BE_SENT, "unable to contact", "connect failure", "connection refused")
 _MUNGE = ("munge", "authentication", "auth_g_")
 
 

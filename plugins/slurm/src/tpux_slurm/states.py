@@ -37,7 +37,7 @@ _REASONS = {
     "None": "Slurm has not considered it yet",
 }
 _NEVER = {
-    NODE_LIMIT: "the partition has fewer nodes, or fewer are allowed: change tpu.nodes or tpu.partition",
+    NODE_LIMIT: "the partition has or allows fewer nodes, or wants more: change tpu.nodes or tpu.partition",
     "PartitionTimeLimit": "the partition's time limit is shorter: change tpu.time",
     "BadConstraints": "no nodes have what it asks for: change tpu.gres, tpu.cpus, tpu.mem or tpu.sbatch",
     "InvalidAccount": "the account is not valid: change tpu.account",
