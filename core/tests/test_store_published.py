@@ -276,6 +276,17 @@ def test_a_lease_that_does_not_count_voids_no_lease_of_another_user(store, plant
     assert leases.end_hold(["tpu"])
 
 
+def test_an_own_lease_is_written_again_if_it_is_not_the_last_one(store, monkeypatch):
+    """Both jobs had ended without a release; the other user's is resumed second."""
+    monkeypatch.setattr(leases, "_counts", lambda holder: holder == "000005")
+    mine = {"tpux-store": leases.store_id(), "tpux-user": "root", "tpux-job": "000005"}
+    assert leases.acquire_all(["tpu"], mine) == {}
+    plant(store, leases._name("tpu"), json.dumps({**LEASE, "tpux-job": "000006", "number": 2}))
+    assert leases.acquire_all(["tpu"], mine) == {}
+    own = json.loads((store / "published" / "root" / leases._name("tpu")).read_text())
+    assert own["number"] == 3, "job 6 is not the last one, should it become active again"
+
+
 @pytest.mark.parametrize("number", [10**12 + 1, 10**4299])
 def test_an_impossible_number_of_a_lease_is_refused_with_whose_it_is(store, number):
     path = plant(store, leases._name("tpu"), json.dumps({**LEASE, "number": number, "until": 1.0}))

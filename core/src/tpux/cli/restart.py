@@ -134,8 +134,13 @@ def _restart(store: Store, records: Sequence[Record], configs: Mapping[str, str]
     options = {record: start_options(record, configs, skip_setup=skip_setup) for record in records}
     requested = _request(store, options, configs)
     # Before any wait, which a program that does not end makes long.
-    if ended := [record.id for record in records if record not in requested]:
-        request_restart("resume", ended, skip_setup=skip_setup, configs=configs)
+    if ended := [record for record in records if record not in requested]:
+        try:
+            request_restart("resume", [record.id for record in ended], skip_setup=skip_setup, configs=configs)
+        except (OSError, TpuxError):
+            if requested:
+                say(f"job {short_ids([*requested])}: the restart is requested, and continues without this command")
+            raise
     for record, number in requested.items():
         _wait_for_resume(store, record, number)
     succeeded = [

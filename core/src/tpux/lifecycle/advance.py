@@ -307,7 +307,10 @@ class JobController:
         if (request := turn.request) is not None:
             before = [one.config for one in requests.pending(turn.record) if one.number < request.number]
             turn.write(request)
-            for config in filter(None, before):  # of a restart that this replaces, and that is not tried any more
+            for config in {*before} - {
+                "",
+                turn.state.config,
+            }:  # of a restart that is not tried any more
                 discard_config(turn.record, config)
             requests.remove_applied(turn.record)
 

@@ -200,7 +200,12 @@ def _acquire(
             stack.enter_context(locks.held(path, what=f"the lease of {machine}"))
         counts = cache(_counts)  # once a job: it may read all jobs
         owners = {name: _owner(leases, _last(leases, name, counts)) for name in names}
-        missing = [name for name, owner in owners.items() if owner != mine or details]
+        # One's own is written again below a higher number, whose owner may become active again.
+        missing = [
+            name
+            for name, owner in owners.items()
+            if owner != mine or details or _number(_own(leases, name)) + 1 < _next(leases, name)
+        ]
         others = {name: owners[name] for name in missing if owners[name] not in [mine, *passed_on]}
         holders = {name: owner.get("tpux-job", "") for name, owner in others.items()}
         if found := {names[name]: holder for name, holder in holders.items() if holder}:

@@ -92,15 +92,14 @@ def wait_for(context: RequestContext, job: str) -> Waiting:
 def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """Return the answer to wait for the job of this store that has borrowed the TPU, None if there is none.
 
-    Leases are read only if there is a claim, which every borrower of a TPU that is ready writes before it uses it: what
-    another user of the store keeps from others, or has broken, must not be in the way of a job's own TPU.
+    Leases that cannot be read are waited for only if there is a claim, which every job that borrows a TPU that is ready
+    writes before it uses it: what another user of the store keeps from others, or has broken, must not be in the way of
+    a job's own TPU.
     """
-    if not claims_in(resource.labels):
-        return None
     try:
         holder = borrower(context, resource)
     except (OSError, TpuxError) as error:
-        return _wait_for_leases(context, error)
+        return _wait_for_leases(context, error) if claims_in(resource.labels) else None
     return wait_for(context, holder) if holder else None
 
 

@@ -101,6 +101,8 @@ def reapply(
     _require_unused(name, resource, leases)
     if begun and begun.deleted and resource and resource.status == "ready":
         path.unlink()
+        if machines.lease_of(leases[0]).get("note") == NOTE:  # that of the earlier call
+            machines.end_hold(leases)
         api.say(f"{name} in {location.zone} is READY: an earlier call has created it again")
         return
     state = f" ({resource.accelerator}, {resource.state})" if resource else ""
@@ -117,7 +119,7 @@ def reapply(
             if plan is None:
                 plan = _plan_of(cloud, location, name, resource)
                 _store(path, plan)
-            _apply(cloud, location, plan, deadline, every, hold, again=plan is begun)
+            _apply(cloud, location, plan, path, deadline, every, hold, again=plan is begun)
     finally:
         hold.end()
     path.unlink(missing_ok=True)
@@ -238,7 +240,7 @@ def _node(message: Message) -> dict[str, object]:
 
 
 def _apply(
-    cloud: Api, location: Location, plan: Plan, deadline: float, every: float, hold: Hold, *, again: bool
+    cloud: Api, location: Location, plan: Plan, path: Path, deadline: float, every: float, hold: Hold, *, again: bool
 ) -> None:
     """Delete what is there, and create it, until it is ready.
 
@@ -246,6 +248,7 @@ def _apply(
         cloud: the API.
         location: the zone.
         plan: what is created.
+        path: where the plan is kept.
         deadline: until when it is tried, by the monotonic clock.
         every: seconds between two tries.
         hold: the hold under which something is deleted.
@@ -270,7 +273,7 @@ def _apply(
                 resource = None
             again = True  # also if the request is not answered: what is there from now on is the new one
             if resource is None:
-                _store(_path(location, plan.name), replace(plan, deleted=True))
+                _store(path, replace(plan, deleted=True))
                 operation = _create(cloud, location, plan)
             state = partial(state_unless_ready, cloud, location, plan.name, operation, queue=plan.queued)
             wait_for(state, timeout=max((deadline - time.monotonic()) * rate, 0.0))
@@ -278,7 +281,7 @@ def _apply(
             if error.problem.kind not in PASSING:
                 raise
             if time.monotonic() + every / rate > deadline:
-                hint = f"type it again, with a longer --for: what is created is kept in {_path(location, plan.name)}"
+                hint = f"type it again, with a longer --for: what is created is kept in {path}"
                 raise TpuxError(f"{plan.name} was not created: {error.problem.message}", hint=hint) from error
             api.say(f"{error.problem.message}; trying again in {every:.0f} s")
             time.sleep(every / rate)
