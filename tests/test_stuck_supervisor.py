@@ -92,7 +92,6 @@ def test_a_main_loop_that_does_not_move_is_replaced_and_jobs_continue(tpux, note
     assert len(tpux.events(job, "attempt-started")) == 1
 
 
-@pytest.mark.system
 def test_after_three_times_it_only_reports_and_a_forced_restart_kills_it(tpux, note):
     job, go, pid = gated(tpux)
     wedge = note.with_name("wedge")
@@ -143,7 +142,6 @@ def test_a_process_that_was_stopped_is_not_replaced_and_what_is_not_the_holder_i
     tpux("wait", job)
 
 
-@pytest.mark.system
 def test_an_edited_installation_that_cannot_be_used_does_not_replace_it(tpux, note):
     job, go, _ = gated(tpux)
     note.with_name("wedge").write_text("once")
