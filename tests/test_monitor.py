@@ -261,6 +261,7 @@ def test_a_resize_and_ctrl_z(tpux, job, size):
     terminal.until("1 job: 1 running")
     terminal.resize(100, 30)
     terminal.screen.resize(30, 100)
+    terminal.until("following")  # in a small terminal only once the new size has been seen
     terminal.until("step 7")
     terminal.type(b"\x1a")
     terminal.until(r"Stopped")

@@ -22,6 +22,7 @@ from tests.test_pool_e2e import make, pool
 from tpux_emulator.emulator import Emulator
 
 __all__ = ["cloud", "pool", "tpu_emulator"]
+pytestmark = pytest.mark.xdist_group("accounts")  # of the machine, which all tests here have
 GROUP = "tpuxtest"
 ANN, BOB, CY = USERS = ("tpuxann", "tpuxbob", "tpuxcy")
 SECRET = "a-secret-of-"
