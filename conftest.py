@@ -27,8 +27,8 @@ for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, default)
 
-ON_ONE_PROCESS = ("plugins/docker/tests/", "plugins/slurm/tests/", "tests/test_wheels.py")
-"""Tests that share a fixture which is expensive: a docker daemon, a Slurm cluster, wheels that are built."""
+ON_ONE_PROCESS = ("plugins/docker/tests/", "plugins/slurm/tests/", "tests/test_shared_store.py", "tests/test_wheels.py")
+"""Tests that share a fixture: a docker daemon, a Slurm cluster, accounts of the machine, wheels that are built."""
 
 
 STARTS_SUPERVISORS = "tpux"

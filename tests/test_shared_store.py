@@ -22,7 +22,6 @@ from tests.test_pool_e2e import make, pool
 from tpux_emulator.emulator import Emulator
 
 __all__ = ["cloud", "pool", "tpu_emulator"]
-pytestmark = pytest.mark.xdist_group("accounts")  # of the machine, which all tests here have
 GROUP = "tpuxtest"
 ANN, BOB, CY = USERS = ("tpuxann", "tpuxbob", "tpuxcy")
 SECRET = "a-secret-of-"
@@ -120,7 +119,7 @@ def _skip(why: str) -> None:
 def shared() -> Iterator[Shared]:
     """Three accounts of one group; without root, or where they cannot read this installation, the test is skipped."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        _skip("only root may make users")
+        pytest.skip("only root may make users")
     if not all(map(shutil.which, ("useradd", "userdel", "groupadd", "groupdel", "setpriv", "unshare"))):
         _skip("useradd or setpriv is not installed")
     directory = Path(tempfile.mkdtemp(prefix="tpux-shared-"))
@@ -134,7 +133,7 @@ def shared() -> Iterator[Shared]:
             command = ["useradd", "--gid", GROUP, "--no-create-home", "--comment", "of a test of tpux", user]
             subprocess.run(command, check=True)
         if one.run(ANN, sys.executable, "-c", "import tpux").returncode:
-            _skip("other users cannot read this installation")
+            pytest.skip("other users cannot read this installation")
         yield one
     finally:
         for user in USERS:
