@@ -295,7 +295,7 @@ def test_scrolling_up_ends_the_following_and_nothing_moves(browser, web, log, pr
     pane.focus()
     page.keyboard.press("Home")
     expect(page.locator("#follow")).not_to_be_checked()
-    page.wait_for_function("document.getElementById('log').scrollTop === 0")  # it glides there
+    expect(pane).to_have_js_property("scrollTop", 0)  # it glides there
     append(log, "one more\n")
     page.get_by_role("button", name="1 new lines").wait_for()
     assert pane.evaluate("node => node.scrollTop") == 0
