@@ -307,10 +307,7 @@ class JobController:
         if (request := turn.request) is not None:
             before = [one.config for one in requests.pending(turn.record) if one.number < request.number]
             turn.write(request)
-            for config in {*before} - {
-                "",
-                turn.state.config,
-            }:  # of a restart that is not tried any more
+            for config in {*before} - {"", turn.state.config}:  # of starts that are not tried any more
                 discard_config(turn.record, config)
             requests.remove_applied(turn.record)
 

@@ -139,8 +139,8 @@ def layout(cells: Sequence[dict[str, str]], width: int, chosen: Sequence[str] = 
         if left() + from_name < (enough if last else 0):
             widths.pop(name, None)
     if "name" in widths:
-        lacking = max(0, (LEAST_LAST if last and left() + widths["name"] - LEAST_NAME >= LEAST_LAST else 0) - left())
-        widths["name"] = min(widths["name"], max(8, widths["name"] - lacking))
+        shortage = max(0, (LEAST_LAST if last and left() + widths["name"] - LEAST_NAME >= LEAST_LAST else 0) - left())
+        widths["name"] = min(widths["name"], max(8, widths["name"] - shortage))
     if last and left() >= LEAST_LAST:
         widths["last line"] = left()
     return widths

@@ -38,7 +38,7 @@ from tpux_gcp.labels import STORE
 from tpux_gcp.resource import Location
 from tpux_pool import queue
 from tpux_pool.section import PoolSection, PoolTpuSection
-from tpux_pool.shared import SharedTpu, Wish, lease_names, list_shared, require_project
+from tpux_pool.shared import Demand, SharedTpu, lease_names, list_shared, require_project
 
 if TYPE_CHECKING:
     from tpux import JsonValue
@@ -181,16 +181,16 @@ def _choose(request: ProvisionRequest, state: State) -> Waiting:
     """Choose the first TPU that is free and that no job takes which came before."""
     place = Place.from_json(request.resolved)
     require_project(place.project)
-    wish = Wish.of(request, state.since, [key for key, end in state.avoid.items() if end > time.time()])
-    queue.enter(wish)
+    demand = Demand.of(request, state.since, [key for key, end in state.avoid.items() if end > time.time()])
+    queue.enter(demand)
     every = list_shared(Api(place))
     free = [*every]
-    earlier = queue.before(wish)
+    earlier = queue.before(demand)
     for other in earlier:
         if (taken := other.choose(free)) is not None:
             free.remove(taken)
-    if (tpu := wish.choose(free)) is None:
-        return state.wait(_why(wish, every, earlier), POLL)
+    if (tpu := demand.choose(free)) is None:
+        return state.wait(_why(demand, every, earlier), POLL)
     found = tpu.found
     chosen = Chosen(
         found.name,
@@ -205,39 +205,39 @@ def _choose(request: ProvisionRequest, state: State) -> Waiting:
 
 def _who_waits(request: ProvisionRequest, chosen: Chosen) -> str:
     """Return the first job that waits for a TPU and would take this one, but finds none that is free."""
-    if not (wishes := queue.waiting()):
+    if not (demands := queue.waiting()):
         return ""
     try:
         every = list_shared(Api(Place.from_json(request.resolved)))
     except (CloudError, TpuxError):
         return ""
     free, kept = [*every], [tpu for tpu in every if tpu.key == f"{chosen.zone}/{chosen.name}"]
-    for wish in wishes:
-        if (taken := wish.choose(free)) is not None:
+    for demand in demands:
+        if (taken := demand.choose(free)) is not None:
             free.remove(taken)
-        elif any(wish.fits(tpu) and tpu.key not in wish.avoid for tpu in kept):
-            return f"job {int(wish.job)} of {wish.user}"
+        elif any(demand.fits(tpu) and tpu.key not in demand.avoid for tpu in kept):
+            return f"job {int(demand.job)} of {demand.user}"
     return ""
 
 
-def _why(wish: Wish, every: Sequence[SharedTpu], earlier: Sequence[Wish]) -> str:
+def _why(demand: Demand, every: Sequence[SharedTpu], earlier: Sequence[Demand]) -> str:
     """Return what a job waits for, who has it, and how many come before."""
-    fitting = [tpu for tpu in every if wish.fits(tpu)]
-    what = wish.name or " or ".join(wish.accelerators) or "TPU"
+    fitting = [tpu for tpu in every if demand.fits(tpu)]
+    what = demand.name or " or ".join(demand.accelerators) or "TPU"
     if not fitting:
         return f"no TPU of the pool is {what} as the config asks for; `tpux tpu register NAME` adds one"
     rivals = [other for other in earlier if any(map(other.fits, fitting))]
     place = f"place {len(rivals) + 1} in the queue"
     if rivals:
         place += f" after {', '.join(f'job {int(other.job)} of {other.user}' for other in rivals[:3])}"
-    reasons = [f"{tpu.called} {_reason(wish, tpu)}" for tpu in fitting]
+    reasons = [f"{tpu.called} {_reason(demand, tpu)}" for tpu in fitting]
     return f"waits for {what}, {place}: {'; '.join(reasons[:3])}{', ...' if len(reasons) > 3 else ''}"
 
 
-def _reason(wish: Wish, tpu: SharedTpu) -> str:
+def _reason(demand: Demand, tpu: SharedTpu) -> str:
     if tpu.use is not None or not tpu.is_ready:
         return f"is {tpu.use or tpu.found.resource.state}"
-    return "could not be borrowed just now" if tpu.key in wish.avoid else "is for a job that came before"
+    return "could not be borrowed just now" if tpu.key in demand.avoid else "is for a job that came before"
 
 
 def _borrow(request: ProvisionRequest, state: State, chosen: Chosen) -> Ready | Waiting | Denied:

@@ -14,21 +14,21 @@ from dataclasses import asdict, replace
 from pydantic import TypeAdapter
 
 from tpux.api import machines
-from tpux_pool.shared import Wish
+from tpux_pool.shared import Demand
 
-_WISH = TypeAdapter(Wish)
+_DEMAND = TypeAdapter(Demand)
 _DIRECTORY = "pool/queue"
 FORGOTTEN_AFTER = 300.0
 """Seconds without a look of a job at the pool after which it does not count."""
 
 
-def enter(wish: Wish) -> None:
+def enter(demand: Demand) -> None:
     """Note that a job waits, and that it still does.
 
     Raises:
         OSError: that cannot be written.
     """
-    machines.published().write(_name(wish.job), json.dumps(asdict(wish)).encode())
+    machines.published().write(_name(demand.job), json.dumps(asdict(demand)).encode())
 
 
 def leave(job: str) -> None:
@@ -40,21 +40,21 @@ def leave(job: str) -> None:
     machines.published().remove(_name(job))
 
 
-def before(wish: Wish) -> list[Wish]:
-    """Return what the jobs wish that came before, the first one first."""
-    return [other for other in waiting() if (other.since, other.job) < (wish.since, wish.job)]
+def before(demand: Demand) -> list[Demand]:
+    """Return the demands of jobs that came before, the first one first."""
+    return [other for other in waiting() if (other.since, other.job) < (demand.since, demand.job)]
 
 
-def waiting() -> list[Wish]:
-    """Return what all jobs wish that wait, in the order of their requests."""
-    found = list[Wish]()
+def waiting() -> list[Demand]:
+    """Return the demands of all jobs that wait, in the order of their requests."""
+    found = list[Demand]()
     for file in machines.published().files(_DIRECTORY):
         with suppress(ValueError, RecursionError):  # it is not of this version, or another user has written anything
-            wish = _WISH.validate_json(file.content)
-            if file.name != _name(wish.job) or time.time() - file.changed > FORGOTTEN_AFTER:
+            demand = _DEMAND.validate_json(file.content)
+            if file.name != _name(demand.job) or time.time() - file.changed > FORGOTTEN_AFTER:
                 continue
-            if wish.job.isdecimal() and machines.is_active(wish.job):
-                found.append(wish if file.own else replace(wish, user=file.user))
+            if demand.job.isdecimal() and machines.is_active(demand.job):
+                found.append(demand if file.own else replace(demand, user=file.user))
     return sorted(found, key=lambda one: (one.since, one.job))
 
 

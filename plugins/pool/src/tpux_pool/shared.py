@@ -138,7 +138,7 @@ def _seconds(value: object) -> float:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Demand:
     """What a job would take.
 
     Attributes:
@@ -167,7 +167,7 @@ class Wish:
     avoid: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, request: ProvisionRequest, since: float, avoid: Sequence[str] = ()) -> Wish:
+    def of(cls, request: ProvisionRequest, since: float, avoid: Sequence[str] = ()) -> Demand:
         """Return what a request asks for."""
         section = request.section if isinstance(request.section, PoolSection) else PoolSection.model_validate({})
         given = request.tpu.accelerator or ()
