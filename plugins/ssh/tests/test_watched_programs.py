@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,7 @@ from ssh_servers import Server
 from ssh_support import MakeServer
 
 from tpux.lifecycle.run import Running
-from tpux.remote import process
+from tpux.remote import output, process
 from tpux_testing.sandbox import Sandbox, SandboxJob
 
 PROGRAM = """
@@ -121,6 +123,22 @@ def test_a_worker_that_allows_no_second_channel_is_polled(make_server: MakeServe
         (server.home / "stop").write_text("0")
         assert job.until(lambda state: state.ended).state == "succeeded"
         assert job.output() == "begin\nmore\n"
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_runner_that_is_gone_is_noticed_before_the_next_probe(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, reconnects: bool
+) -> None:
+    """As in a reboot of the worker: the files are as before, and a new connection can be opened at once."""
+    monkeypatch.setattr(output, "PROBE_EVERY", 1e9)
+    with Sandbox() as sandbox:
+        server = make_server()
+        job = start(sandbox, server, program="echo $PPID; sleep 1000")
+        job.until(is_watched(job, 0))
+        for pid in [int(job.output()), *(server.sessions() if reconnects else [])]:
+            os.kill(pid, signal.SIGKILL)
+        failure = job.until(lambda state: state.ended).failure
+        assert "its runner was killed" in failure.evidence
 
 
 @pytest.mark.system

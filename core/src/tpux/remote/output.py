@@ -178,7 +178,8 @@ class Poller:
             home: Path | None = getattr(host, "local_home", None)
             local = LocalRun.at(home, run, log) if home and not output.was_truncated(log) else None
             poll = self.polls[index] = PollState(now + within, local=local)
-        elif poll.retries or now > poll.probe_at:
+        elif poll.retries or now > poll.probe_at or (poll.followed and poll.followed.ended):
+            # A script that has ended says only that something did: the run, its runner, or the connection.
             status = probe(host, run, log)
             poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
         else:

@@ -1,6 +1,6 @@
 # Print "+" when a file of the run has changed, and "." from time to time, which says that the worker lives. Set before:
-# interval, in seconds; heartbeat, after how many checks without a change a dot is due. It ends with the run, or with the
-# connection, to which it writes.
+# interval, in seconds; heartbeat, after how many checks without a change a dot is due. It ends with the run, also if that
+# is lost, or with the connection, to which it writes.
 known=- unchanged=0
 while :; do
     # Nanoseconds too: a program that truncates its output may write as much again.
@@ -11,7 +11,8 @@ while :; do
         if [ -e "$dir/exit" ] || ! [ -e "$dir" ]; then exit; fi
     elif [ $((unchanged += 1)) -ge "$heartbeat" ]; then
         unchanged=0
-        printf . || exit
+        # A runner that was killed, or is of before a reboot, changes no file.
+        held "$dir/lock" && printf . || exit
     fi
     sleep "$interval"
 done
