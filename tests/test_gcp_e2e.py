@@ -508,13 +508,13 @@ def test_a_worker_that_reboots_fails_the_attempt_and_the_next_one_runs_on_the_sa
     (tmp_path / "wait.yaml").write_text(
         f"tpu: {{allocation_mode: tpu-vm, accelerator: v4-16, zone: us-central2-b, name: n1,"
         f" endpoint: '{cloud.url}'}}\njob: {{remote_user: ann, rule: resume}}\n{port}"
-        "command: {cmd: 'echo begun; until [ -e ~/go ]; do sleep 0.2; done; echo finished'}\n"
+        "command: {cmd: 'echo begun; until [ -e ~/go ]; do sleep 0.2; done; echo finished', grace_period: 1s}\n"
     )
     _tpux("create", tmp_path / "wait.yaml")
     _until_output("begun")
     _tpux("exec", "1", "--", "touch", "go.later")
     cloud.reboot("n1", 1)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while (shown := json.loads(_tpux("show", "1", "--json")))["attempt"] != 2:
         assert time.monotonic() < deadline, shown["failure"]
         time.sleep(0.2)

@@ -75,7 +75,7 @@ def plan_rehearsal(
     if silent := [name for name in listeners if name not in own]:
         disabled = [*_list(_section(config, "plugins").get("disabled")), *silent]
         overrides.append(f"plugins.disabled=[{', '.join(map(str, disabled))}]")
-        notes.append(f"no events for {', '.join(silent)}")
+        notes.append(f"not used in a rehearsal, since they report to somebody: {', '.join(silent)}")
     if job.get("loop"):
         overrides.append("job.loop=false")
         notes.append("job.loop is off: the rehearsal ends with the program")
