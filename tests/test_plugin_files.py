@@ -245,6 +245,19 @@ def test_a_file_that_blocks_is_not_imported_without_end_for_a_job_that_has_not_s
     assert len(tried) <= limited.MAX_LATE
 
 
+def test_a_file_whose_error_never_passes_is_imported_three_times_and_named_with_its_line(tmp_path, monkeypatch):
+    tried = list[int]()
+    monkeypatch.setattr(threading, "tried", tried, raising=False)
+    start = "from threading import tried\ntried.append(1)\nraise OSError(5, 'Input/output error')\n"
+    write(tmp_path / "my_rule.py", start + RULE)
+    plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))
+    for _ in range(6):
+        [error] = plugins.broken(spec.on_preempt).values()
+        assert "my_rule.py:3: " in error.message
+        assert "Input/output error" in error.message
+    assert len(tried) == limited.MAX_LATE
+
+
 def test_a_file_that_cannot_be_registered_leaves_no_module(tmp_path):
     write(tmp_path / "empty.py", "")
     plugins = Plugins().with_files(local_files.stored(tmp_path, "1"))

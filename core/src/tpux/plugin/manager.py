@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
@@ -218,9 +219,8 @@ class Plugins:
             TpuxError: as `_load`, or it does not return from its import.
         """
         try:
-            late = self.guard.late[name, calls.IMPORT] >= limited.MAX_LATE
-            if name in self._loaded or (name in self.files and not late):  # a file's import has a limit of its own
-                self._load(name)
+            if name in self._loaded or name in self.files:  # a file's import has a limit of its own
+                self._load(name, tries=limited.MAX_LATE)
             else:
                 self.guard.limited(name, calls.IMPORT, lambda: self._load(name))
         except PluginError as error:
@@ -348,8 +348,12 @@ class Plugins:
         answer = self.guard.limited(name, hook.__name__, call)
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
-    def _load(self, name: str) -> None:
+    def _load(self, name: str, *, tries: float = math.inf) -> None:
         """Import and register a plugin, once.
+
+        Args:
+            name: the plugin.
+            tries: after how many failed imports a file is not tried again whose error may pass.
 
         Raises:
             TpuxError: it is not installed, disabled or broken.
@@ -365,7 +369,11 @@ class Plugins:
             raise DisabledPluginError(found)
         importing = calls.running(self.guard.describe(name), calls.IMPORT, name)
         with importing, self._importing.setdefault(name, threading.RLock()):
-            broken = self._errors.get(name) or (None if name in self._loaded else self._import(found))
+            broken = self._errors.get(name)
+            if broken and isinstance(found, local_files.LocalPlugin) and found.may_pass(broken):
+                broken = broken if self.guard.late[name, calls.IMPORT] >= tries else None
+            if not broken and name not in self._loaded:
+                broken = self._import(found)
         if broken:
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
             error = UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint)
@@ -373,7 +381,7 @@ class Plugins:
             raise error from broken
 
     def _import(self, found: InstalledPlugin) -> TpuxError | None:
-        """Import and register a plugin; return why it cannot be used, which is kept unless it may pass."""
+        """Import and register a plugin; return why it cannot be used, which is kept."""
         try:
             plugin = found.load()
             with self._registering:
@@ -381,14 +389,12 @@ class Plugins:
                 if isinstance(found, local_files.LocalPlugin):
                     weakref.finalize(self._manager, found.forget)
             self._loaded.add(found.name)
+            self._errors.pop(found.name, None)
         except TpuxError as error:
-            broken = with_requirements(found, error)
+            broken = self._errors[found.name] = with_requirements(found, error)
             if isinstance(found, local_files.LocalPlugin):
                 found.forget()
-                if found.may_pass(error):
-                    self.guard.late[found.name, calls.IMPORT] += 1  # the next step tries again
-                    return broken
-            self._errors[found.name] = broken
+                self.guard.late[found.name, calls.IMPORT] += 1
             return broken
         return None
 
