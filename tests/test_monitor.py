@@ -255,8 +255,9 @@ def test_the_terminal_is_left_as_it_was(tpux, job, end):
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 12)])
 def test_a_resize_and_ctrl_z(tpux, job, size):
-    """A shell on a terminal: Ctrl-Z gives the screen back to it, and `fg` the monitor."""
+    """A shell on a terminal, which exports its size: Ctrl-Z gives the screen back to it, and `fg` the monitor."""
     terminal = Terminal(tpux, size=size, command=("bash", "--norc", "--noprofile", "-i"))
+    terminal.type("export COLUMNS={} LINES={}\n".format(*size).encode())  # as `eval $(resize)` does
     terminal.type(f"PS1='$ '; {sys.executable} -m tpux monitor\n".encode())
     terminal.until("1 job: 1 running")
     terminal.resize(100, 30)

@@ -34,6 +34,7 @@ class Memory:
 
     def __init__(self, world: World) -> None:
         controller = self._controller = world.controller
+        world.until(lambda: not controller.workers.threads.busy())  # else a change of state gives these calls up
         self._turn = controller.begin()
         self._phase = controller.phase
         errors, workers = controller.errors, controller.workers

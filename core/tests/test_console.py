@@ -1,6 +1,9 @@
 """Text of programs, plugins and clouds reaches a terminal without its control characters."""
 
+import io
 import json
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -41,3 +44,31 @@ def test_every_way_to_print_removes_them(capfd):
     assert first == "ab"
     assert json.loads(data) == {"why": f"{CLIPBOARD}\x9b2J\x7f\udc9b"}, "JSON escapes, and loses nothing"
     assert not {char for char in out if char != "\n" and (char < " " or "\x7f" <= char <= "\x9f")}
+
+
+@pytest.mark.parametrize("after", range(1, 5))
+def test_ctrl_c_at_any_moment_leaves_no_live_line(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Drawing and erasing it are two calls each: to write, and to flush."""
+
+    class Terminal(io.StringIO):
+        calls = 0
+
+        def _count(self) -> None:
+            self.calls += 1
+            if self.calls == after:
+                raise KeyboardInterrupt
+
+        def write(self, text: str) -> int:
+            self._count()
+            return super().write(text)
+
+        def flush(self) -> None:
+            self._count()
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with suppress(KeyboardInterrupt):
+        console.draw_live_line("running", "… 1 s")
+        console.clear_live_line()
+    assert terminal.calls == after, "Ctrl-C was pressed"
+    console.end_interrupted_line()
+    assert terminal.getvalue().endswith("\r\x1b[K")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tpux import threads
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
+from tpux.plugin.calls import tracked
 from tpux.remote import calls
 from tpux.remote.calls import WorkerCalls, WorkerThreads
 from tpux.remote.fanout import fanout
@@ -168,6 +170,26 @@ def test_a_call_that_has_no_thread_leaves_its_worker_free(fail: Fail, failure: S
     assert not made.pending
     fail(None)
     assert made.make_all({0: None, 1: None}, lambda index, _: index) == {0: 0, 1: 1}
+
+
+def test_a_call_whose_answer_is_taken_has_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever takes it, and leaves the state, closes all connections to give the call up."""
+    made: WorkerCalls[int] = WorkerCalls(worker_threads := WorkerThreads(SystemClock()), threading.Event())
+    taken = threading.Event()
+
+    @contextmanager
+    def slow(_: object) -> Iterator[None]:
+        yield
+        taken.wait(SOON)  # its thread gets no time meanwhile
+
+    monkeypatch.setattr(calls, "tracked", slow)
+    assert made.make({0: None, 1: None}, lambda index, _: index, SOON) == {0: 0, 1: 1}
+    assert not worker_threads.busy()
+    monkeypatch.setattr(calls, "tracked", tracked)
+    assert made.make({0: None}, lambda index, _: index + 7, SOON) == {0: 7}, "and its worker is free"
+    taken.set()
+    while worker_threads._active:
+        threading.Event().wait(0.01)
 
 
 def test_a_call_whose_answer_cannot_be_kept_leaves_its_worker_free(monkeypatch: pytest.MonkeyPatch) -> None:

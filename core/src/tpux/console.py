@@ -186,9 +186,9 @@ def draw_live_line(text: str, suffix: str) -> None:
     """
     global _live_line_shown  # noqa: PLW0603  (a process has one terminal, and everything printed there erases the line)
     line = f"  {fit(printable(text), shutil.get_terminal_size().columns - len(suffix) - 4)} {suffix}"
+    _live_line_shown = True  # before it is written: Ctrl-C may come in between
     sys.stderr.write(f"\r\x1b[K{line}")
     sys.stderr.flush()
-    _live_line_shown = True
 
 
 def clear_live_line() -> bool:
@@ -198,10 +198,10 @@ def clear_live_line() -> bool:
         True if there was one.
     """
     global _live_line_shown
-    shown, _live_line_shown = _live_line_shown, False
-    if shown:
+    if shown := _live_line_shown:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
+        _live_line_shown = False
     return shown
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.conftest import Tpux
 
 TRAINS = """
-save() { echo $step > "$TPUX_OUTPUT_DIR/new"; mv "$TPUX_OUTPUT_DIR/new" "$TPUX_OUTPUT_DIR/step"; }
+save() { echo $step > "$HOME/new"; mv "$HOME/new" "$TPUX_OUTPUT_DIR/step"; }  # it may be preempted in between
 step=0
 ON_RESUME
 while [ $step -lt STEPS ]; do

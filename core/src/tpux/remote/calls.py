@@ -131,8 +131,13 @@ class WorkerThreads:
                 with suppress(BaseException):
                     _log.error("%s", call.describe(), exc_info=error)
             finally:
-                with self._lock:
-                    del self._calls[call.worker]
+                self.returned(call)
+
+    def returned(self, call: Call) -> None:
+        """Leave the call's worker free for another one."""
+        with self._lock:
+            if self._calls.get(call.worker) is call:
+                del self._calls[call.worker]
 
     def _next(self) -> Call | None:
         with self._lock:
@@ -225,6 +230,7 @@ class WorkerCalls(Generic[R]):
             except BaseException as other:  # noqa: BLE001  (raised by `make`, in the job's turn)
                 error = other
             with self._changed:
+                self._threads.returned(made)  # who takes its answer, and leaves the state, has nothing to give up
                 self._pending.discard(index)
                 self._awaited.discard(index)
                 try:
@@ -238,13 +244,14 @@ class WorkerCalls(Generic[R]):
                     self._changed.notify_all()
 
         interrupted = self._interrupted
+        made = Call(index, run, interrupted, self._what)
         with self._changed:
             if index in self._answers or (index in self._pending and index in self._threads.busy()):
                 return False  # an answer that was not taken is never replaced
             self._pending.add(index)
         begun = False
         try:
-            begun = self._threads.submit(Call(index, run, interrupted, self._what))
+            begun = self._threads.submit(made)
         finally:
             if not begun:
                 with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Annotated
@@ -41,6 +42,9 @@ def monitor(
         raise UsageError("the monitor needs a terminal", hint="`tpux monitor --once` prints the table")
     from tpux_monitor.app import Monitor
 
+    if all(os.get_terminal_size(sys.stdout.fileno())):  # else they are all that is known of its size
+        for name in ("COLUMNS", "LINES"):  # `eval $(resize)` exports them; they stay when the terminal changes
+            os.environ.pop(name, None)
     Monitor(filter_, interval=max(0.25, interval), readonly=readonly, users=users).run()
 
 

@@ -138,13 +138,13 @@ class Kubelet:
             elif pod.deleting and deadline is None:
                 deadline = self._cluster.now + (pod.metadata.deletion_grace_period_seconds or 0)
                 self._cluster.event(pod, "Killing", f"Stopping container {pod.spec.containers[0].name}", by="kubelet")
-            if deadline is not None and not told and not (fate is not None and fate.silent):
-                told = True
-                self._processes.terminate(uid)
             left = None if deadline is None else deadline - self._cluster.now
-            if left is not None and left <= 0:
+            if left is not None and left <= 0:  # without a grace there is no SIGTERM either, which it might obey first
                 await self._processes.kill(uid)
                 break
+            if left is not None and not told and not (fate is not None and fate.silent):
+                told = True
+                self._processes.terminate(uid)
             changed = asyncio.ensure_future(self._cluster.wait(uid, left))
             await asyncio.wait({ended, changed}, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
