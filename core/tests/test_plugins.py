@@ -52,7 +52,7 @@ from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
 from tpux.plugin.catalog import RESERVED, RULES
 from tpux.plugin.connect import GuardedHost, open_host
-from tpux.plugin.entrypoints import command_help, command_plugins, find
+from tpux.plugin.entrypoints import added_commands, command_help, find, load_command
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
 from tpux.plugin.manager import Plugins
@@ -294,7 +294,7 @@ def test_the_name_of_a_plugin_disables_no_other_plugin_of_a_dist_of_that_name(
     install("tpux-plugin-boat", GOOD, entries="row = tpux_plugin_boat")
     monkeypatch.setenv("TPUX_DISABLED_PLUGINS", "cloud boat")
     assert {*Plugins().names(disabled=True)} - {*Plugins().names()} == {"cloud"}
-    assert "boat" not in command_plugins()
+    assert "boat" not in added_commands()
 
 
 def test_a_name_that_disables_nothing_is_reported(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1049,19 +1049,19 @@ def test_other_threads_keep_their_stdout(capsys: pytest.CaptureFixture[str]) -> 
 # --- commands -----------------------------------------------------------------------------------------
 
 
-def test_command_plugins(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_added_commands(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("tpux-cmd", "import typer\napp = typer.Typer()", entries="cmd = tpux_cmd:app", group="tpux.commands")
     install("tpux-odd", "app = 1", entries="odd = tpux_odd:app", group="tpux.commands")
     install("tpux-sad", "1 / 0", entries="sad = tpux_sad:app", group="tpux.commands")
     install("tpux-off", "", entries="off = tpux_off:app", group="tpux.commands")
     monkeypatch.setenv("TPUX_DISABLED_PLUGINS", "off")
-    commands = command_plugins()
+    commands = added_commands()
     assert "tpux_cmd" not in sys.modules
-    assert isinstance(commands["cmd"](), typer.Typer)
+    assert isinstance(load_command(commands["cmd"]), typer.Typer)
     with pytest.raises(TpuxError, match=r"is a int, not a typer.Typer"):
-        commands["odd"]()
+        load_command(commands["odd"])
     with pytest.raises(TpuxError, match=r"command sad .*ZeroDivisionError"):
-        commands["sad"]()
+        load_command(commands["sad"])
     assert "off" not in commands
 
 

@@ -73,3 +73,16 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     store.purge()
     assert store.ids() == ["000001"]
     assert sorted(path.name for path in (tmp_path / "jobs/me").iterdir()) == ["000001"]
+
+
+def test_what_is_noted_of_removed_jobs_survives_a_torn_line(tmp_path):
+    store = Store(tmp_path)
+    store.add_unreleased("000001", "tpu-a may still exist")
+    with (store.supervisor / "unreleased.jsonl").open("a") as file:
+        file.write('{"job": "00\n')  # torn by a loss of power
+    store.add_unreleased("000002", "tpu-b may still exist")
+    assert [store.unreleased(job) for job in ("000001", "000002", "000003")] == [
+        "tpu-a may still exist",
+        "tpu-b may still exist",
+        "",
+    ]

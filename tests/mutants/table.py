@@ -28,8 +28,8 @@ MUTANTS = [
     Mutant(
         "an event is synced before it is acted on",
         "core/src/tpux/store/files.py",
-        "                os.fsync(handle)\n",
-        "                pass\n",
+        "            os.fsync(handle)\n",
+        "            pass\n",
         ("tests/test_reliability.py::test_an_event_is_on_the_disk_before_it_is_acted_on",),
     ),
     Mutant(

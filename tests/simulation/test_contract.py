@@ -11,13 +11,13 @@ import pytest
 
 from tests.simulation.cloud import Cloud
 from tests.simulation.worker import Machine, SimHost
-from tpux import ProvisionRequest, Released, TpuSection, Waiting, Worker, sh
+from tpux import ProvisionRequest, Released, Result, TpuSection, Waiting, Worker, sh
 from tpux.model.host import OpenHost
 from tpux.model.job import Command
 from tpux.remote import job_runs, process
 from tpux.remote.hung import hung_processes
 from tpux.remote.process import RemoteProcess, Status
-from tpux.remote.steps import run_together
+from tpux.remote.steps import run_once
 from tpux_local.host import LocalHost
 from tpux_testing import allocator_contract
 
@@ -172,8 +172,8 @@ def test_files(place, tmp_path):
 
 def test_checks_in_one_exchange(place):
     place.host.put(b"", "prepared")
-    found = run_together(place.host, {"a": sh("test -e prepared"), "b": sh("echo b; test -e other")}, 5.0)
-    assert (found["a"].code, found["b"].code, found["b"].output) == (0, 1, b"b\n")
+    assert run_once(place.host, sh("test -e prepared"), 5.0) == Result()
+    assert run_once(place.host, sh("echo b; test -e other"), 5.0) == Result(1, b"b\n")
 
 
 def test_a_step_leaves_its_files(place):

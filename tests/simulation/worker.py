@@ -17,7 +17,7 @@ from tpux.remote import script as scripts
 HOME = "/home/sim"
 _ASSIGNMENT = re.compile(r"""^(\w+)=((?:'[^']*'|"[^"]*"|[^\s'"])*)\n""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (\w+)=(.*)$", re.MULTILINE)
-_TOGETHER = re.compile(r"\(set -e; eval (.*?)\) </dev/null 2>&1\nprintf '\\n(\w+) (\d+) %d\\n' \$\?", re.DOTALL)
+_ONCE = re.compile(r"\(set -e; eval (.*?)\) </dev/null 2>&1\nprintf '\\n(\w+) %d\\n' \$\?", re.DOTALL)
 
 
 @dataclass
@@ -121,8 +121,10 @@ class Machine:
             return Result(0, getattr(self, f"_{name}")(values))
         if text in {"true", "sync -f ."} or "df -Pk" in text:  # its disks are never full
             return Result()
-        if text.startswith("exec timeout "):
-            return self._together(stdin.decode() if text.endswith("sh -s") else shlex.split(text)[-1])
+        if text.startswith("exec timeout ") and (
+            once := _ONCE.fullmatch(stdin.decode() if text.endswith("sh -s") else shlex.split(text)[-1])
+        ):
+            return self._once(once)
         if match := re.fullmatch(r"wc -c <(.*)", text):
             content = self._content(shlex.split(match[1])[0])
             return Result(1, b"no such file") if content is None else Result(0, str(len(content)).encode())
@@ -132,12 +134,9 @@ class Machine:
             return Result()
         raise UnknownCommandError(text)
 
-    def _together(self, text: str) -> Result:
-        output = b""
-        for match in _TOGETHER.finditer(text):
-            found = interpret(shlex.split(match[1])[0], {}, frozenset(self.files))
-            output += found.until(found.end) + f"\n{match[2]} {match[3]} {found.code}\n".encode()
-        return Result(0, output)
+    def _once(self, match: re.Match[str]) -> Result:
+        found = interpret(shlex.split(match[1])[0], {}, frozenset(self.files))
+        return Result(0, found.until(found.end) + f"\n{match[2]} {found.code}\n".encode())
 
     def _found_outputs(self, text: str) -> bytes:
         listed = re.search(r"for directory in (.*); do\n", text)

@@ -235,6 +235,14 @@ def _shared(name: str, limit: float = math.inf) -> Pool:
         return found
 
 
+def in_background(run: Callable[[], object], name: str = "plugins") -> None:
+    """Do something that may take a moment in a thread of a pool, or here if there is none."""
+    try:
+        pool(name).submit(run)
+    except (NoThreadError, MemoryError):
+        run()
+
+
 @contextmanager
 def later(seconds: float, call: Callable[[], object]) -> Iterator[None]:
     """Call something in a thread unless the block has ended before; never, if the system has no thread left.

@@ -56,10 +56,10 @@ class Group(typer.core.TyperGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names in the order of the help."""
         del ctx
-        from tpux.plugin.entrypoints import command_plugins
+        from tpux.plugin.entrypoints import added_commands
 
         own = [*self.own_lines()]
-        return [*own, *(name for name in command_plugins(self.prefix) if name not in own)]
+        return [*own, *(name for name in added_commands(self.prefix) if name not in own)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, or None if there is none of that name.
@@ -70,11 +70,11 @@ class Group(typer.core.TyperGroup):
         del ctx
         if self.is_own(cmd_name):
             return self.own_command(cmd_name)
-        from tpux.plugin.entrypoints import command_plugins
+        from tpux.plugin.entrypoints import added_commands, load_command
 
-        if (load := command_plugins(self.prefix).get(cmd_name)) is None:
+        if (found := added_commands(self.prefix).get(cmd_name)) is None:
             return None
-        app = load()
+        app = load_command(found)
         try:
             return typer.main.get_command(app)
         except Exception as error:  # an app without commands, or an annotation that Typer does not know

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -59,9 +60,25 @@ _EXAMPLE = "for example command: {cmd: python train.py}"
 
 
 def load(
-    path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Mapping[str, str], stored: Stored | None
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    plugins: Plugins,
+    environ: Mapping[str, str] = os.environ,
+    stored: Stored | None = None,
 ) -> Loaded:
-    """Parse, override, interpolate, validate and select; documented at `tpux.config.load`."""
+    """Load and validate a config: parse, override, interpolate, validate and select.
+
+    Args:
+        path: its file.
+        overrides: `section.key=value` arguments, which override the file's values.
+        plugins: the plugins that define its sections.
+        environ: the variables that `${env:NAME}` refers to.
+        stored: the file's content and those of the files that it names, as a job has them; None reads the files.
+
+    Raises:
+        ConfigError: it is invalid; has all errors, in the order of the file.
+    """
     problems: list[Problem] = []
     warnings: list[Problem] = []
     source = Source(str(path), stored.text) if stored else read(path)

@@ -70,7 +70,15 @@ def allocator_models(plugins: Plugins) -> dict[str, type[TpuSection]]:
 
 
 def override_tpu(section: TpuSection, keys: Mapping[str, JsonValue]) -> TpuSection:
-    """Return a section with other values for some keys; documented at `tpux.config.override_tpu`."""
+    """Return a section `tpu` with other values for some keys, for the same allocator.
+
+    Args:
+        section: the section.
+        keys: the values.
+
+    Raises:
+        TpuxError: they are not valid.
+    """
     names = {key: name for name, field in type(section).model_fields.items() for key in names_of(name, field)}
     given = {name: getattr(section, name) for name in section.model_fields_set}
     others: dict[str, object] = {names.get(key, key): value for key, value in keys.items()}

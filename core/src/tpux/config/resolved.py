@@ -259,7 +259,21 @@ def from_resolved(
     required: Collection[str] | None = None,
     drop_invalid: bool = False,
 ) -> Resolved:
-    """Read what `Loaded.resolved` returned; documented at `tpux.config.from_resolved`."""
+    """Return the sections of a config that was stored by `Loaded.resolved`.
+
+    Args:
+        data: the stored config.
+        plugins: the plugins that define its sections.
+        secrets: the values of `${env:NAME}`, by NAME. The section `command` does not contain them: it reads
+            them as `${TPUX_SECRET_NAME}`.
+        required: the sections that must be valid, others are left out; by default those that the job selects. Without
+            `tpu`, the plugin of the allocator may be unusable; then that section has core's keys alone.
+        drop_invalid: leave out keys that are no longer valid, and log that: enough to end the job. Not `tpu.release`.
+
+    Raises:
+        TpuxError: a plugin that the job needs is not installed, a secret is missing, or a section is no
+            longer valid for its plugin.
+    """
     config = cast("dict[str, JsonValue]", data["config"])
     modules = tuple(cast("list[str]", data["modules"]))
     allocator = cast("str", data["allocator"])

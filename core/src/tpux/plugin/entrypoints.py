@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import importlib.util
 import logging
@@ -11,7 +10,6 @@ import operator
 import re
 import signal
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -182,17 +180,6 @@ def added_commands(prefix: str = "") -> dict[str, InstalledPlugin]:
     found = {name: one for name, one in find("tpux.commands").items() if not one.disabled}
     typed = {name.removeprefix(prefix): one for name, one in found.items() if name.startswith(prefix)}
     return {name: one for name, one in typed.items() if "." not in name}
-
-
-def command_plugins(prefix: str = "") -> dict[str, Callable[[], typer.Typer]]:
-    """Return the commands that plugins add, each with the function that imports it.
-
-    The function raises TpuxError if the plugin is broken.
-
-    Args:
-        prefix: as for `added_commands`.
-    """
-    return {name: functools.partial(load_command, one) for name, one in added_commands(prefix).items()}
 
 
 def load_command(found: InstalledPlugin) -> typer.Typer:

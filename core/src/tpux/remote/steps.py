@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,7 +138,7 @@ class StepRunner:
         if self._process is None:
             if self._at_once and self._number == 1:
                 self._at_once = False
-                if (result := run_together(self.host, {"": step}, AT_ONCE).get("")) is not None:
+                if (result := run_once(self.host, step, AT_ONCE)) is not None:
                     self._log.step(step, result)
                     return result
             log = self._log if self._number > self._done else None
@@ -320,39 +320,31 @@ def _full_disk(host: OpenHost, run: RemoteProcess, output: bytes) -> str:
     return find_full(host.worker.index, (listed or b"").decode(errors="replace"), output)
 
 
-def run_together(host: OpenHost, scripts: Mapping[str, Sh], timeout: float) -> dict[str, Result]:
-    """Run several short scripts at once, in one exchange; a process each is not recorded, so none is continued.
+def run_once(host: OpenHost, step: Sh, timeout: float) -> Result | None:
+    """Run a short script that only reads in one exchange; no process of it is recorded, so it is not continued.
 
     Args:
         host: the worker.
-        scripts: the scripts, by any name; they only read.
-        timeout: seconds after which they are ended.
+        step: the script.
+        timeout: seconds after which it is ended.
 
     Returns:
-        The results by name, without those that are unknown: the script was ended, or comes after one that was.
+        The result; None if the script was ended.
 
     Raises:
         HostUnreachableError: the worker did not answer.
     """
     token = secrets.token_hex(8)
     # Not `(...) && code=0`: `set -e` has no effect in there. A syntax error stays within `eval`.
-    lines = (
-        f"(set -e; eval {shlex.quote(step.script)}) </dev/null 2>&1\nprintf '\\n{token} {number} %d\\n' $?"
-        for number, step in enumerate(scripts.values())
-    )
-    everything, command = "\n".join(lines), f"exec timeout -k 5 {timeout:g} sh"
-    if len(everything) <= LONGEST_INLINE // 2:  # without the processes that pass input on
-        answer = host.run(f"{command} -c {shlex.quote(everything)}", timeout=timeout + 30.0)
+    script = f"(set -e; eval {shlex.quote(step.script)}) </dev/null 2>&1\nprintf '\\n{token} %d\\n' $?"
+    command = f"exec timeout -k 5 {timeout:g} sh"
+    if len(script) <= LONGEST_INLINE // 2:  # without the processes that pass input on
+        answer = host.run(f"{command} -c {shlex.quote(script)}", timeout=timeout + 30.0)
     else:
-        stdin = everything.encode(errors="surrogateescape")
+        stdin = script.encode(errors="surrogateescape")
         answer = host.run(f"{command} -s", stdin=stdin, timeout=timeout + 30.0)
-    output = answer.output
-    found, begin = dict[str, Result](), 0
-    names = list(scripts)
-    for end in re.finditer(rb"\n%s (\d+) (\d+)\n" % token.encode(), output):
-        found[names[int(end[1])]] = Result(int(end[2]), output[begin : end.start()])
-        begin = end.end()
-    return found
+    end = re.search(rb"\n%s (\d+)\n" % token.encode(), answer.output)
+    return Result(int(end[1]), answer.output[: end.start()]) if end else None
 
 
 def run_at_once(host: OpenHost, step: Step, timeout: float) -> Result:
@@ -372,7 +364,7 @@ def run_at_once(host: OpenHost, step: Step, timeout: float) -> Result:
         return Result()
     limit = min(step.timeout, timeout)
     late = Result(TERMINATED, f"it took longer than {limit:g} s and was ended".encode())
-    return run_together(host, {"": step}, limit).get("", late)
+    return run_once(host, step, limit) or late
 
 
 def _heading(step: Sh) -> str:

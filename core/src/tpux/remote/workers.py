@@ -147,10 +147,7 @@ class Workers:
                 _close(host)
 
         if hosts:
-            try:
-                threads.pool().submit(close)  # it may take a moment
-            except (threads.NoThreadError, MemoryError):
-                close()
+            threads.in_background(close)
 
     def host(self, worker: Worker) -> OpenHost:
         """Return the connection to a worker; connect on first use.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from tpux.store.record import Record
 
 if TYPE_CHECKING:
     from tpux.model.events import Created
+    from tpux.model.json import JsonValue
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
@@ -280,8 +280,7 @@ class Store:
         files.refuse_mounts(record.directory)
         with suppress(TpuxError, OSError):  # one that cannot be read; a full disk, which a removal makes room on
             if record.refresh().state == "succeeded":
-                self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
-                files.append(self.supervisor / "succeeded.jsonl", files.dump({"job": record.id}))
+                self._note("succeeded.jsonl", {"job": record.id})
         trash = record.directory.with_name(f".deleted-{record.directory.name}")
         with suppress(FileNotFoundError):  # an earlier try has renamed it, and yet has reported an error
             record.directory.rename(trash)
@@ -291,11 +290,7 @@ class Store:
 
     def succeeded(self, job: str) -> bool:
         """Return whether a job had succeeded when its record was removed."""
-        try:
-            lines = (self.supervisor / "succeeded.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return False
-        return files.dump({"job": job}).decode().strip() in lines  # a torn line is skipped
+        return self._noted("succeeded.jsonl", job) is not None
 
     def add_unreleased(self, job: str, machines: str) -> None:
         """Write what remains of a job whose record is removed: machines that were not released, or programs.
@@ -307,17 +302,25 @@ class Store:
         Raises:
             OSError: it could not be written.
         """
-        self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.append(self.supervisor / "unreleased.jsonl", files.dump({"job": job, "machines": machines}))
+        self._note("unreleased.jsonl", {"job": job, "machines": machines})
 
     def unreleased(self, job: str) -> str:
         """Return what remained of a job when its record was removed, for people; "" if nothing did."""
+        return str((self._noted("unreleased.jsonl", job) or {}).get("machines", ""))
+
+    def _note(self, name: str, facts: Mapping[str, JsonValue]) -> None:
+        self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.append(self.supervisor / name, files.dump(facts))
+
+    def _noted(self, name: str, job: str) -> Mapping[str, JsonValue] | None:
+        """Return the last of the lines about a job; None if there is none. A torn line is skipped."""
         try:
-            lines = (self.supervisor / "unreleased.jsonl").read_text().splitlines()
+            lines = (self.supervisor / name).read_bytes().splitlines()
         except FileNotFoundError:
-            return ""
-        found = [data["machines"] for data in map(json.loads, lines) if data["job"] == job]
-        return str(found[-1]) if found else ""
+            return None
+        return next(
+            (facts for line in reversed(lines) if (facts := files.parse(line)) and facts.get("job") == job), None
+        )
 
     def purge(self) -> None:
         """Remove what a killed process left of jobs that it was removing, or creating. Only the supervisor may call it.

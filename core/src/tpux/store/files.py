@@ -77,8 +77,8 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-def append(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Append `content` to `path` completely, or not at all.
+def append(path: Path, content: bytes) -> None:
+    """Append `content` to `path` completely, or not at all, and sync it to the disk.
 
     Raises:
         OSError: it could not be written; nothing of it remains.
@@ -88,8 +88,7 @@ def append(path: Path, content: bytes, *, durable: bool = True) -> None:
         end = os.fstat(handle).st_size
         try:
             _write_all(handle, content)
-            if durable:
-                os.fsync(handle)
+            os.fsync(handle)
         except OSError:
             os.ftruncate(handle, end)
             raise
@@ -116,12 +115,12 @@ def _write_all(handle: int, content: bytes) -> None:
         rest = rest[os.write(handle, rest) :]
 
 
-def dump(data: Mapping[str, JsonValue], *, indent: int | None = None) -> bytes:
+def dump(data: Mapping[str, JsonValue]) -> bytes:
     """Return the object as JSON with a newline at the end. Text that is not valid Unicode is escaped."""
     try:
-        return json.dumps(data, indent=indent, ensure_ascii=False).encode() + b"\n"
+        return json.dumps(data, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # an error message that quotes the name of a file
-        return json.dumps(data, indent=indent).encode() + b"\n"
+        return json.dumps(data).encode() + b"\n"
 
 
 def load(path: str | Path) -> dict[str, JsonValue] | None:

@@ -354,10 +354,7 @@ class Server:
                         held.host.close()
 
         if dropped:
-            try:
-                threads.pool("callers").submit(close)
-            except (threads.NoThreadError, MemoryError):
-                close()
+            threads.in_background(close, "callers")
 
 
 def _call_method(
