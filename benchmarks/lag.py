@@ -61,7 +61,9 @@ def _over_ssh(servers: SshServers) -> Row:
         tail.terminate()
         tail.wait()
     bare = median(tailed)
-    note = f"maximum of {len(lags)} lines {max(lags):.2g} s; `ssh tail -f` {bare:.2g} s, ratio {median(lags) / bare:.1f}"
+    note = (
+        f"maximum of {len(lags)} lines {max(lags):.2g} s; `ssh tail -f` {bare:.2g} s, ratio {median(lags) / bare:.1f}"
+    )
     return at_most("... of a program on an SSH server, median", median(lags), 0.1, unit=" s", note=note)
 
 
