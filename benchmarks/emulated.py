@@ -1,4 +1,4 @@
-"""Emulated TPU VMs with real SSH servers: time from READY to a job's first output; `tpux exec`, gcloud and OpenSSH.
+"""Emulated TPU VMs with real SSH servers: time from READY to first output; `tpux exec`, gcloud, fabric and OpenSSH.
 
 The workers run on the same machine as tpux, so the results include the cost of up to 64 processes of bash and sshd.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,14 @@ ROUNDS = 3
 NAME, ZONE = "bench", "us-central2-b"
 USER = "bench"
 """Whom gcloud logs in as. Its default is the name of the user here, and the images refuse root."""
+# As in fabric's documentation for many hosts, with the settings of `tpux ssh-config`.
+FABRIC = """
+import sys
+from fabric import Config, ThreadingGroup
+path, *hosts = sys.argv[1:]
+group = ThreadingGroup(*hosts, config=Config(runtime_ssh_path=path))
+assert all(result.ok for result in group.run("true", hide=True).values())
+"""
 JOB = """
 job: {{name: {name}}}
 tpu:
@@ -116,8 +125,7 @@ class EmulatedCloud:
             workers: how many.
             shared: over connections that stay open (ControlMaster).
         """
-        config = self.sandbox.directory / "ssh_config"
-        config.write_text(self.sandbox.tpux("ssh-config", job))
+        config = self._ssh_config(job)
         control = f"ControlPath={self.sandbox.directory}/%C"
         options = ["-o", "ControlMaster=auto", "-o", control, "-o", "ControlPersist=60"] if shared else []
         commands = [["ssh", "-F", config, *options, f"tpux-{int(job)}-{index}", "true"] for index in range(workers)]
@@ -129,6 +137,17 @@ class EmulatedCloud:
             return time.monotonic() - began
 
         return in_parallel
+
+    def fabric(self, job: str, workers: int) -> Callable[[], float]:
+        """Return a measurement of a program with a fabric `ThreadingGroup`, which opens new connections."""
+        hosts = [f"tpux-{int(job)}-{index}" for index in range(workers)]
+        command = [sys.executable, "-c", FABRIC, str(self._ssh_config(job)), *hosts]
+        return lambda: _timed(command, self.sandbox.env)
+
+    def _ssh_config(self, job: str) -> Path:
+        config = self.sandbox.directory / "ssh_config"
+        config.write_text(self.sandbox.tpux("ssh-config", job))
+        return config
 
 
 def rows() -> list[Row]:
@@ -164,6 +183,7 @@ def _exec(emulated: EmulatedCloud) -> Row:
     until(lambda: running(record), within=60, why="a running job")
     commands = {"tpux": lambda: _timed([str(TPUX), "exec", job, "--", "true"], emulated.sandbox.env)}
     commands["OpenSSH"] = emulated.openssh(job, 8)
+    commands["fabric"] = emulated.fabric(job, 8)
     if gcloud := emulated.gcloud():
         commands["gcloud"] = gcloud
     times = dict(zip(commands, map(median, alternate(ROUNDS, *commands.values())), strict=True))
@@ -184,6 +204,7 @@ def _exec_on_many(emulated: EmulatedCloud, accelerator: str, workers: int) -> Ro
         "tpux": lambda: _timed([str(TPUX), "exec", job, "--", "true"], emulated.sandbox.env),
         "OpenSSH": emulated.openssh(job, workers),
         "ControlMaster": emulated.openssh(job, workers, shared=True),
+        "fabric": emulated.fabric(job, workers),
     }
     for command in (commands["tpux"], commands["ControlMaster"]):
         command()  # opens the connections

@@ -78,14 +78,15 @@ class SshServers:
         """Return the seconds of one `ssh` process per host, 64 at a time as gcloud does."""
         with ThreadPoolExecutor(64) as pool:
             began = time.monotonic()
-            list(pool.map(lambda address: subprocess.run(self._ssh(address), check=True), self.addresses[:count]))
+            list(pool.map(lambda address: subprocess.run(self.ssh(address), check=True), self.addresses[:count]))
             return time.monotonic() - began
 
     def fabric(self, count: int) -> float:
         """Return the seconds of a program with a fabric `ThreadingGroup`."""
         return _timed([sys.executable, "-c", FABRIC, str(self.key), str(self.server.port), *self.addresses[:count]])
 
-    def _ssh(self, address: str) -> list[str]:
+    def ssh(self, address: str, command: str = "true") -> list[str | Path]:
+        """Return the command line that runs a command on a host with OpenSSH, without the user's own settings."""
         options = {
             "IdentityFile": self.key,
             "IdentitiesOnly": "yes",
@@ -93,7 +94,7 @@ class SshServers:
             "LogLevel": "ERROR",
         }
         given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-        return ["ssh", "-F", "none", *given, "-p", str(self.server.port), f"root@{address}", "true"]
+        return ["ssh", "-F", "none", *given, "-p", str(self.server.port), f"root@{address}", command]
 
 
 def rows() -> list[Row]:
