@@ -163,7 +163,8 @@ class KubernetesApi(FaultMiddleware):
         path, target = exchange.path.rstrip("/"), find_target(self._cluster, exchange.path)
         if target is None:
             if exchange.verb != "GET" or (found := self._discover(path)) is None:
-                raise KubeError(404, "the server could not find the requested resource")
+                exchange.status = 404
+                return "404 page not found\n"  # no Status: of what it does not know the API server says no more
             return found
         verb = exchange.method.rpartition(".")[2]
         permit(self._cluster, verb, target)

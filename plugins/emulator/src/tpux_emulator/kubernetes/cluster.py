@@ -68,7 +68,7 @@ class ClusterSettings(BaseModel):
         quota: the chips of the ClusterQueue.
         queue_stopped: whether the LocalQueue is stopped: nothing is admitted.
         priorities: the WorkloadPriorityClasses.
-        jobset: whether JobSet is installed.
+        jobset: whether JobSet is installed; where its definition is deleted, all JobSets are, with their pods.
         schedule: until a pod has its node.
         start: until a pod's container runs.
         admission: until Kueue admits a workload.
@@ -129,7 +129,8 @@ class Cluster:
     def configure(self, settings: ClusterSettings) -> None:
         """Replace the settings, and the objects that they describe."""
         self.settings = settings
-        for model in (Namespace, LocalQueue, ClusterQueue, WorkloadPriorityClass):
+        gone = () if settings.jobset else (JobSet,)  # with their definition
+        for model in (Namespace, LocalQueue, ClusterQueue, WorkloadPriorityClass, *gone):
             for each in self.all(model):
                 self.remove(each)
         for namespace in settings.namespaces:
