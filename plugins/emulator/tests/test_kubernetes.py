@@ -366,7 +366,7 @@ def test_requests_that_fail(api: Api) -> None:
 
 
 def test_without_jobset_or_kueue(api: Api) -> None:
-    """What is not served is answered with a line of text, and the objects of a definition that is deleted go with it."""
+    """What is not served is answered with a line of text; objects go with their definition."""
     api.create(jobset("before"))
     api.running("before", 2)
     api.cloud.change_kubernetes(jobset=False, queue="")

@@ -17,9 +17,8 @@ TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
 class Api:
     """A fake API: `jobset`, `pods`, `events` are what it has; `fails` is what creations answer, `gateway` all.
 
-    `gateway_page` is a status and a text that all requests are answered with. `serves` are the versions of JobSet that it
-    serves: of a path that it does not serve Kubernetes says no more than a line of text. `left` are pods without a
-    JobSet.
+    `gateway_page` is a status and a text that all requests are answered with. `serves` are the versions of JobSet that
+    it serves, `left` the pods without a JobSet.
     """
 
     def __init__(self) -> None:
@@ -46,13 +45,19 @@ class Api:
             return httpx.Response(429, json={"kind": "Status", "message": "too many requests"}, headers=headers)
         if (answer := self._of_gateway()) is not None:
             return answer
-        path = request.url.path
+        return self._of_groups(request.url.path) or self._answer(request)
+
+    def _of_groups(self, path: str) -> httpx.Response | None:
+        """Return the answer about its groups, or to a path of one that it does not serve: a line of text."""
         if path == "/apis":
             versions: list[JsonValue] = [{"version": version} for version in self.serves]
             groups: list[JsonValue] = [{"name": "jobset.x-k8s.io", "versions": versions}] if versions else []
             return httpx.Response(200, json={"kind": "APIGroupList", "groups": groups})
-        if path.startswith("/apis/") and f"{path}/".split("/")[3] not in self.serves:
-            return httpx.Response(404, text="404 page not found\n")
+        is_served = not path.startswith("/apis/") or f"{path}/".split("/")[3] in self.serves
+        return None if is_served else httpx.Response(404, text="404 page not found\n")
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
         if request.method == "POST" and self.answers_creation is not None:
             return httpx.Response(200, json=self.answers_creation)
         if request.method == "POST" and self.fails:
