@@ -177,8 +177,7 @@ class Cluster:
         """
         found = self.lookup(model, namespace, name)
         if not isinstance(found, model):
-            resource = BY_MODEL[model]
-            raise not_found(f"{resource.plural}.{resource.group}".rstrip("."), name)
+            raise not_found(BY_MODEL[model].full, name)
         return found
 
     def create(self, each: Kind) -> Kind:
@@ -193,9 +192,7 @@ class Cluster:
         if not meta.name:
             raise KubeError(422, f'{each.kind} "" is invalid: metadata.name: Required value: name is required')
         if self.lookup(type(each), meta.namespace or "", meta.name) is not None:
-            resource = BY_MODEL[type(each)]
-            plural = f"{resource.plural}.{resource.group}".rstrip(".")
-            raise KubeError(409, f'{plural} "{meta.name}" already exists', "AlreadyExists")
+            raise KubeError(409, f'{BY_MODEL[type(each)].full} "{meta.name}" already exists', "AlreadyExists")
         meta.uid = meta.resource_version = meta.deletion_timestamp = None
         meta.generation = 1
         return self.put(each)
