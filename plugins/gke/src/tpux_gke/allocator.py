@@ -200,22 +200,25 @@ def _started(
 
 def _node_labels(tpu: GkeTpuSection, pods: Sequence[Object]) -> str:
     """Return the labels of the pods' nodes: their pools where each slice says its own, else those of the config."""
-    pools = {position(pod)[0]: pool for pod in pods if (pool := text(pod, "spec", "nodeSelector", POOL))}
+    pools = _pools(pods)
     if len(pools) == tpu.node_count:
-        return f"{POOL} in ({','.join(sorted(pools.values()))})"
+        return f"{POOL} in ({','.join(sorted(pool for found in pools.values() for pool in found))})"
     return ",".join(f"{name}={value}" for name, value in node_selector(tpu).items())
 
 
 def _misplaced(pods: Sequence[Object]) -> str:
     """Return why the pods of a slice are not on the nodes of one pool, as far as they say their pools."""
+    spread = ((number, found) for number, found in _pools(pods).items() if len(found) > 1)
+    return next((f"slice {number} is spread over {', '.join(sorted(found))}" for number, found in spread), "")
+
+
+def _pools(pods: Sequence[Object]) -> dict[int, set[str]]:
+    """Return the node pools of each slice, as far as its pods say them."""
     pools: dict[int, set[str]] = {}
     for pod in pods:
         if pool := text(pod, "spec", "nodeSelector", POOL):
             pools.setdefault(position(pod)[0], set()).add(pool)
-    for number, found in pools.items():
-        if len(found) > 1:
-            return f"slice {number} is spread over {', '.join(sorted(found))}"
-    return ""
+    return pools
 
 
 @hookimpl
