@@ -37,9 +37,19 @@ def test_fifty_megabytes_in_chunks(here: Here) -> None:
 
 def test_a_full_chunk_says_that_there_may_be_more(here: Here) -> None:
     status = here.start("head -c 5000000 /dev/zero")
+    known = len(status.output)
+    assert (status.phase, status.more) == ("ended", True)
+    status = poll(here.host, here.run(), known)
     assert (status.phase, status.more, len(status.output)) == ("ended", True, 4 * 1024 * 1024)
-    status = poll(here.host, here.run(), len(status.output))
-    assert (status.phase, status.more, len(status.output)) == ("ended", False, 5000000 - 4 * 1024 * 1024)
+    status = poll(here.host, here.run(), known + len(status.output))
+    assert (status.phase, status.more, len(status.output)) == ("ended", False, 5000000 - known - 4 * 1024 * 1024)
+
+
+def test_a_start_and_a_probe_answer_within_their_time_on_a_slow_link(here: Here) -> None:
+    """All of the answer must come within a minute, or it is asked for again: a read lasts as long as it needs."""
+    assert len(here.start("head -c 5000000 /dev/zero").output) <= 64 * 1024
+    status = probe(here.host, here.run(), 1000)
+    assert (status.more, len(status.output) <= 64 * 1024) == (True, True)
 
 
 @fewer

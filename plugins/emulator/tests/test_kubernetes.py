@@ -366,11 +366,19 @@ def test_requests_that_fail(api: Api) -> None:
 
 
 def test_without_jobset_or_kueue(api: Api) -> None:
+    """What is not served is answered with a line of text; objects go with their definition."""
+    api.create(jobset("before"))
+    api.running("before", 2)
     api.cloud.change_kubernetes(jobset=False, queue="")
     groups = {each["name"] for each in api.ask("GET", "/apis").json()["groups"]}
     assert groups == {"authorization.k8s.io"}
-    assert api.ask("POST", JOBSETS, json=jobset("none")).status_code == 404
+    for verb, path in (("POST", JOBSETS), ("GET", JOBSETS), ("GET", f"{JOBSETS}/before"), ("GET", "/apis/x/v1")):
+        answer = api.ask(verb, path, **({"json": jobset("none")} if verb == "POST" else {}))
+        assert (answer.status_code, answer.text) == (404, "404 page not found\n")
+        assert answer.headers["content-type"].startswith("text/plain")
+    until(lambda: not api.pods("before"))
     api.cloud.change_kubernetes(**DEFAULTS)
+    assert api.items(JOBSETS) == []
 
 
 def test_log(api: Api) -> None:

@@ -125,12 +125,59 @@ def test_refusal_of_a_gateway(api: Api, request_: ProvisionRequest, page: tuple[
 
 
 def test_group_that_the_cluster_does_not_serve(api: Api) -> None:
-    """Of this Kubernetes itself says no more than a line of text."""
-    api.gateway_page = (404, "404 page not found\n")
+    """Of this Kubernetes itself says no more than a line of text; its list of groups is the proof."""
+    api.serves = ()
     client = allocator.client_of({})
     assert client.get("apis/jobset.x-k8s.io/v1alpha2") is None
     with pytest.raises(ApiError, match="no Kueue"):
         client.kueue()
+    api.gateway_page = (404, "404 page not found\n")
+    for call in (client.kueue, lambda: client.get("apis/jobset.x-k8s.io/v1alpha2")):
+        with pytest.raises(ApiError, match="not an answer of Kubernetes"):
+            call()
+
+
+def of_uninstalled(request: ProvisionRequest) -> ProvisionRequest:
+    """Return the request of a job that had a JobSet and a pod."""
+    return replace(request, saved_state={"uid": "u", "pods": [["p", "pod", "node", 0]]})
+
+
+def test_jobset_is_uninstalled(api: Api, request_: ProvisionRequest) -> None:
+    """Its definition is gone, and with it all JobSets: the release ends once the garbage collector has the pods."""
+    request, api.serves = of_uninstalled(request_), ()
+    ending: dict[str, JsonValue] = {"name": "pod", "uid": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    api.left = [{"metadata": ending}]
+    assert allocator.inspect(request).state == "gone"
+    answer = allocator.release(request)
+    assert isinstance(answer, Waiting)
+    assert answer.why == "1 pods are ending, such as pod"
+    api.left = ()
+    assert allocator.release(request) == Released()
+    denied = allocator.provision(request_)
+    assert isinstance(denied, Denied)
+    assert "does not serve jobset.x-k8s.io" in denied.failure.evidence
+    assert "administrator" in denied.failure.hint
+
+
+def test_jobset_is_uninstalled_and_pods_are_left(api: Api, request_: ProvisionRequest) -> None:
+    """What the garbage collector does not find again is named, with the command that deletes it."""
+    request, api.serves = of_uninstalled(request_), ()
+    api.left = [{"metadata": {"name": "pod", "uid": "p"}}]
+    for answer in (allocator.release(request), allocator.provision(request_)):
+        assert isinstance(answer, Waiting)
+        assert "1 pods are left of the JobSet train, which is gone" in answer.why
+        selector = "tpux-store=s1,tpux-job=000007,tpux-token=abcd,jobset.sigs.k8s.io/jobset-name=train"
+        assert answer.hint.endswith(f"kubectl --namespace default delete pods --selector {selector}")
+
+
+def test_jobset_is_served_in_another_version_only(api: Api, request_: ProvisionRequest) -> None:
+    """The JobSets are still there."""
+    request, api.serves = of_uninstalled(request_), ("v1", "v1beta1")
+    assert allocator.inspect(request).state == "unknown"
+    answer = allocator.release(request)
+    assert isinstance(answer, Waiting)
+    assert "serves jobset.x-k8s.io in the versions v1, v1beta1, not v1alpha2" in answer.why
+    assert allocator.client_of({}).get("apis/jobset.x-k8s.io/v1alpha2") is None
 
 
 def test_creation_that_a_gateway_answers(api: Api, request_: ProvisionRequest) -> None:

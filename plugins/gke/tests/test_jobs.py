@@ -142,6 +142,16 @@ def test_image_without_a_shell(jobs: Jobs) -> None:
     wait_for(lambda: not jobs.jobsets(), "no JobSet is left")
 
 
+def test_jobset_is_uninstalled(jobs: Jobs) -> None:
+    """Its JobSets and their pods go with it: the job fails with what is missing, and nothing holds up its deletion."""
+    job = jobs.start(rule="pre")
+    jobs.starts(worker=1)
+    jobs.cluster.change_kubernetes(jobset=False)
+    assert "does not serve jobset.x-k8s.io" in json.dumps(jobs.until(job, "failed"))
+    jobs.cli("delete", job, "-y")
+    assert not jobs.cluster.kubernetes()["pods"]
+
+
 def test_no_node_pool(jobs: Jobs) -> None:
     """Without capacity the job waits with the scheduler's words, until its own limit."""
     jobs.cluster.change_kubernetes(node_pools=[])

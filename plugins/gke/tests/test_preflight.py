@@ -19,7 +19,9 @@ def said(jobs: Jobs, **tpu: JsonValue) -> str:
 def test_what_the_cluster_lacks(jobs: Jobs) -> None:
     """JobSet, the queue, a permission, the image: each is named with what to do."""
     assert said(jobs, queue="tpu-queue").startswith("0 ")
-    assert "there is no LocalQueue other" in said(jobs, queue="other")
+    other = said(jobs, queue="other")
+    assert "there is no LocalQueue other" in other
+    assert "kubectl --context emulated --namespace default get localqueues" in " ".join(other.split())
     assert "the pods need an image" in said(jobs, image=None)
     assert "unknown accelerator" in said(jobs, accelerator="v9-8")
     jobs.cluster.change_kubernetes(denied=["create pods/exec"], queue_stopped=True)

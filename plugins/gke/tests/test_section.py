@@ -12,7 +12,7 @@ from tpux import JsonValue, ProvisionRequest, TpuxError
 from tpux.config import load
 from tpux.errors import ConfigError
 from tpux.plugin.manager import Plugins
-from tpux_gke.manifest import is_ours, jobset, jobset_name, merged
+from tpux_gke.manifest import is_ours, jobset, jobset_name, merged, pod_template
 from tpux_gke.objects import parts, text
 from tpux_gke.section import GkeTpuSection, slice_of
 
@@ -139,6 +139,8 @@ CLAIM: dict[str, object] = {"persistentVolumeClaim": {"claimName": "data"}}
         ({"downwardAPI": {"items": []}}, False),
         ({"image": {"reference": "r"}}, False),
         ({"csi": {"driver": "secrets-store-gke.csi.k8s.io"}}, False),
+        ({"csi": {"driver": "csi.cert-manager.io"}}, False),
+        ({"csi": {"driver": "csi.spiffe.io"}}, False),
     ],
 )
 def test_volumes_that_outlive_the_pods(volume: dict[str, object], lasts: bool) -> None:
@@ -154,6 +156,24 @@ def test_storage_on_a_volume_in_another() -> None:
     assert section(volumes=volumes, storage="/data/tmp/a").durable_paths() == ["/data"]
     assert section(volumes=volumes, storage="/data/tmpfile").durable_paths() == ["/data/tmpfile", "/data"]
     assert section(storage="/other").durable_paths() == ["/other"]
+
+
+@pytest.mark.parametrize("path", ["/tpux/home", "/tpux/home/runs", "/dev/shm/runs"])
+def test_storage_on_a_volume_of_every_pod(path: str) -> None:
+    """The home directory and the shared memory are emptyDirs, unless the config mounts something there."""
+    assert section(storage=path).durable_paths() == []
+    assert section(storage=path).passing_volume(path) == "emptyDir"
+    assert section(storage=path, volumes={"/tpux/home": CLAIM, "/dev/shm": CLAIM}).durable_paths()[0] == path
+
+
+def test_volume_at_the_home_directory() -> None:
+    """It takes the place of the emptyDir: Kubernetes refuses two at one path."""
+    tpu = section(volumes={"/tpux/home": CLAIM})
+    (container,) = parts(pod_template(tpu, {}), "spec", "containers")
+    mounts = {text(one, "mountPath"): text(one, "name") for one in parts(container, "volumeMounts")}
+    assert len(mounts) == len(parts(container, "volumeMounts")) == 2
+    claims = [text(one, "name") for one in parts(pod_template(tpu, {}), "spec", "volumes") if "emptyDir" not in one]
+    assert claims == [mounts["/tpux/home"]]
 
 
 def test_slices_is_an_alias() -> None:

@@ -8,12 +8,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux import HostUnreachableError, Worker
+from tpux_worker_tools import relay
 from tpux_worker_tools.relay import _END_OF_READ, _READ, LOOP, RelayHost, _Reply
 
 
@@ -49,6 +51,26 @@ class Pipes:
         self._stdin.close()
         self._stdout.close()
         self.process.wait(60)
+
+
+class SlowPipes(Pipes):
+    """Pipes to a shell on a slow link: each piece of output takes `pause` seconds of a clock of its own."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.now, self.pause, self._arrived = 0.0, 0.0, b""
+
+    def wait(self, timeout: float) -> bool:
+        self.now += min(self.pause, timeout)
+        if self.pause > timeout:
+            return False
+        return bool(self._arrived or select.select([self._stdout], [], [], 60)[0])
+
+    def take(self) -> bytes:
+        if not self._arrived and select.select([self._stdout], [], [], 0)[0]:
+            self._arrived = os.read(self._stdout.fileno(), 2**20)
+        piece, self._arrived = self._arrived[: 2**16], self._arrived[2**16 :]
+        return piece
 
 
 class PipeHost(RelayHost):
@@ -198,6 +220,23 @@ def test_output_that_keeps_coming_does_not_extend_the_timeout(host: PipeHost) ->
     with pytest.raises(HostUnreachableError, match=r"no response within 0\.5 s"):
         host.follow("timeout 10 yes", lambda _: time.sleep(0.01), timeout=0.5)  # more has come whenever it looks
     assert host.run("echo next").text == "next"
+
+
+def test_a_read_on_a_slow_link_lasts_as_long_as_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin again at the same offset each time; without a byte for a while, it is given up."""
+    pipes = SlowPipes(tmp_path)
+    host = PipeHost(tmp_path)
+    monkeypatch.setattr(host, "connect", lambda: pipes)
+    monkeypatch.setattr(relay, "time", SimpleNamespace(monotonic=lambda: pipes.now))
+    assert host.run("echo one").text == "one"
+    content = os.urandom(3_000_000)
+    (tmp_path / "file").write_bytes(content)
+    pipes.pause = 9.0
+    assert host.read(("file", 0)) == [content]
+    assert pipes.now > 60
+    pipes.pause = 11.0
+    with pytest.raises(HostUnreachableError, match="no response within 10 s"):
+        host.read(("file", 0))
 
 
 def test_a_line_without_a_marker_is_no_request(tmp_path: Path) -> None:

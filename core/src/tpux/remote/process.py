@@ -108,7 +108,7 @@ class Status:
         phase: `absent` was never started; `running`; `ended` has an exit code; `lost` was started, has no exit code,
             and its runner no longer exists.
         code: the exit code as a shell reports it: 128 + n if signal n ended the program.
-        output: output from the requested offset on, at most `CHUNK_SIZE` bytes.
+        output: output from the requested offset on, at most `CHUNK_SIZE` bytes, of a start or a probe fewer.
         more: there may be more output: poll again at once.
         reason: why the run was lost, or why it was stopped (`stop`'s `reason`).
         age: seconds since it started, by the worker's clock; 0 in the answer of `poll`.
@@ -140,6 +140,8 @@ def worker_key(job: str, worker: int) -> str:
     return f"{job}-w{worker}"
 
 
+_MOST_REPORTED = 64 * 1024
+"""Bytes of output that a start or a probe returns: all of it must arrive within its timeout, also on a slow link."""
 NO_DIRECTORY = 126
 """The exit code of a program whose directory does not exist: the shell's for a command that cannot be executed."""
 
@@ -304,7 +306,7 @@ def _report(
         is_secret: the values may be secret: they are no part of an argument, which others can read.
         wait: how many seconds the script may wait for the end of the process.
     """
-    values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
+    values = {"offset": offset, "chunk_size": _MOST_REPORTED, "wait": f"{max(wait, 0.05):.2f}", **values}
     line, output = call_script(host, script, run.id, values, is_secret=is_secret, wait=wait)
     line, _, announced = line.partition("\t")
     phase, code, since, uptime, ended, reason = line.split(" ", 5)
@@ -315,7 +317,7 @@ def _report(
         cast("Phase", phase),
         None if code == "-" else int(code),
         output,
-        more=len(output) >= CHUNK_SIZE,
+        more=len(output) >= _MOST_REPORTED,
         reason=reason,
         age=0.0 if since == "-" else max(0.0, float(uptime) - float(since)),
         ended_at=_time(ended),

@@ -118,8 +118,8 @@ def _provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 
 
 def _create(client: Client, request: ProvisionRequest, tpu: GkeTpuSection) -> Waiting | Denied:
-    if client.pods(selector(request)):
-        return Waiting("pods of the JobSet before are being deleted", _SOON)
+    if (left := _left(client, request)) is not None:
+        return left
     try:
         made = client.create_jobset(jobset(request, tpu))
     except ApiError as error:
@@ -200,22 +200,25 @@ def _started(
 
 def _node_labels(tpu: GkeTpuSection, pods: Sequence[Object]) -> str:
     """Return the labels of the pods' nodes: their pools where each slice says its own, else those of the config."""
-    pools = {position(pod)[0]: pool for pod in pods if (pool := text(pod, "spec", "nodeSelector", POOL))}
+    pools = _pools(pods)
     if len(pools) == tpu.node_count:
-        return f"{POOL} in ({','.join(sorted(pools.values()))})"
+        return f"{POOL} in ({','.join(sorted(pool for found in pools.values() for pool in found))})"
     return ",".join(f"{name}={value}" for name, value in node_selector(tpu).items())
 
 
 def _misplaced(pods: Sequence[Object]) -> str:
     """Return why the pods of a slice are not on the nodes of one pool, as far as they say their pools."""
+    spread = ((number, found) for number, found in _pools(pods).items() if len(found) > 1)
+    return next((f"slice {number} is spread over {', '.join(sorted(found))}" for number, found in spread), "")
+
+
+def _pools(pods: Sequence[Object]) -> dict[int, set[str]]:
+    """Return the node pools of each slice, as far as its pods say them."""
     pools: dict[int, set[str]] = {}
     for pod in pods:
         if pool := text(pod, "spec", "nodeSelector", POOL):
             pools.setdefault(position(pod)[0], set()).add(pool)
-    for number, found in pools.items():
-        if len(found) > 1:
-            return f"slice {number} is spread over {', '.join(sorted(found))}"
-    return ""
+    return pools
 
 
 @hookimpl
@@ -312,11 +315,20 @@ def _release(request: ProvisionRequest) -> Released | Waiting:
             if not is_being_deleted(existing):
                 _delete(client, existing)
             return Waiting(f"JobSet {name_of(existing)} is being deleted", 0.5)
-        if pods := client.pods(selector(request)):
-            return Waiting(f"{len(pods)} pods are ending, such as {name_of(pods[0])}", 0.5)
-        return Released()
+        return _left(client, request) or Released()
     except ApiError as error:
         return Waiting(error.message, error.retry_after or _LATER, hint=error.hint)
+
+
+def _left(client: Client, request: ProvisionRequest) -> Waiting | None:
+    """Return what is left of a JobSet that is gone; None if nothing is."""
+    if not (pods := client.pods(selector(request))):
+        return None
+    if kept := [pod for pod in pods if not is_being_deleted(pod)]:
+        why = f"{len(kept)} pods are left of the JobSet {jobset_name(request)}, which is gone: {name_of(kept[0])}, ..."
+        delete = client.cluster.kubectl("delete", "pods", "--selector", selector(request))
+        return Waiting(why, 2.0, hint=f"if Kubernetes does not delete them by itself: {delete}")
+    return Waiting(f"{len(pods)} pods are ending, such as {name_of(pods[0])}", 0.5)
 
 
 def _sent_at(saved: Mapping[str, JsonValue]) -> float:

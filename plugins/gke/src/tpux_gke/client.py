@@ -26,8 +26,8 @@ _LIST_TRIES = 3
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
 _GATEWAY = "a gateway may have answered in its place: kubectl get jobsets must work, with the context of the job"
 KUEUE = "kueue.x-k8s.io"
-_NO_API = "404 page not found"
-"""What the API says, without a Status, of a group that it does not serve. Some gateways say it of everything."""
+_NO_API = (404, "404 page not found")
+"""What the API says, without a Status, of a path that it does not serve. Some gateways say it of everything."""
 FOREVER_REFUSED = frozenset({400, 403, 404, 405, 415, 422})
 """Answers to a request that the same request would get again."""
 
@@ -107,9 +107,9 @@ class Client:
         if answer.is_success:
             what = f"HTTP {answer.status_code} is not an answer of Kubernetes: {answer.text[:200].strip()}"
             raise ApiError(what, hint=_GATEWAY)
-        is_status = kind == "Status" or answer.status_code in {401, 429}
-        is_group = method == "GET" and "/namespaces/" not in path
-        if not is_status and not (is_group and answer.status_code == 404 and answer.text.strip() == _NO_API):
+        if kind != "Status" and answer.status_code not in {401, 429}:
+            if (answer.status_code, answer.text.strip()) == _NO_API and path.startswith("apis/"):
+                raise self._unserved(path)
             said = answer.text[:200].strip() or answer.reason_phrase
             raise ApiError(f"HTTP {answer.status_code} is not an answer of Kubernetes: {said}", hint=_GATEWAY)
         said = text(found, "message") or answer.text[:200].strip() or answer.reason_phrase
@@ -170,6 +170,26 @@ class Client:
         """Yield the events of an object of the namespace."""
         found = self.items(self.namespaced("api/v1", "events"), fieldSelector=f"involvedObject.name={name}")
         yield from (one for one in found if text(one, "involvedObject", "name") == name)
+
+    def _unserved(self, path: str) -> ApiError:
+        """Return what is wrong with a path that is not served, after a look at the groups that are.
+
+        Without its group, whose definitions somebody has deleted, there are no objects below the path either.
+
+        Raises:
+            ApiError: it is not Kubernetes that has answered.
+        """
+        group, version, *objects = f"{path}/".split("/")[1:]
+        groups = self.request("GET", "apis")
+        if text(groups, "kind") != "APIGroupList":
+            return ApiError(f"the answer is a {text(groups, 'kind')}, not the groups of the API", hint=_GATEWAY)
+        known = next((parts(one, "versions") for one in parts(groups, "groups") if one.get("name") == group), ())
+        versions = [text(one, "version") for one in known]
+        hint = f"ask the cluster's administrator; this lists what it serves: {self.cluster.kubectl('api-versions')}"
+        if versions and any(objects):
+            said = f"the cluster serves {group} in the versions {', '.join(versions)}, not {version}"
+            return ApiError(said, hint=hint)
+        return ApiError(f"the cluster does not serve {group}/{version}".rstrip("/"), 404, hint=hint)
 
     def _pages(self, path: str, parameters: Mapping[str, str]) -> list[Object]:
         found: list[Object] = []

@@ -13,10 +13,9 @@ from tpux import JsonValue, TpuxError, Worker
 from tpux_gke.client import Client
 from tpux_gke.cluster import find
 from tpux_gke.execs import CONTAINER
-from tpux_gke.manifest import HOME
 from tpux_gke.objects import is_true
 from tpux_gke.scripts import KEEPER
-from tpux_gke.section import GkeTpuSection
+from tpux_gke.section import HOME, GkeTpuSection
 
 if TYPE_CHECKING:
     from tpux_testing import LocalFixture

@@ -11,9 +11,8 @@ from tpux import JsonValue, ProvisionRequest
 from tpux_gke.execs import CONTAINER
 from tpux_gke.objects import POOL, Object, text
 from tpux_gke.scripts import KEEPER
-from tpux_gke.section import GkeTpuSection
+from tpux_gke.section import HOME, GkeTpuSection
 
-HOME = "/tpux/home"
 REPLICATED_JOB = "slice"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 _OWNER = ("tpux-store", "tpux-job", "tpux-token")
@@ -93,12 +92,10 @@ def jobset(request: ProvisionRequest, tpu: GkeTpuSection) -> dict[str, JsonValue
 def pod_template(tpu: GkeTpuSection, labels: Mapping[str, str]) -> dict[str, JsonValue]:
     """Return the template of the pods, with what `tpu.pod` changes in it."""
     chips = str(tpu.slice().chips)
-    own = {"tpux-home": (HOME, {"emptyDir": {}}), "tpux-shm": ("/dev/shm", {"emptyDir": {"medium": "Memory"}})}  # noqa: S108
-    given = {
+    volumes = {
         f"volume-{number}": (path, cast("dict[str, JsonValue]", volume))
-        for number, (path, volume) in enumerate(tpu.volumes.items())
+        for number, (path, volume) in enumerate(tpu.all_volumes().items())
     }
-    volumes: dict[str, tuple[str, dict[str, JsonValue]]] = {**own, **given}  # type: ignore[dict-item]
     tolerations: list[JsonValue] = [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]
     tolerations += [{"key": key, "operator": "Equal", "value": value} for key, value in _capacity(tpu).items()]
     container: dict[str, JsonValue] = {

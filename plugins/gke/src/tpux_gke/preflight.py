@@ -101,7 +101,7 @@ def _queue(client: Client, tpu: GkeTpuSection) -> Iterator[Finding]:
     queue = client.get(client.namespaced(client.kueue(), "localqueues", tpu.queue))
     namespace = client.cluster.namespace
     if queue is None:
-        hint = f"kubectl get localqueues --namespace {namespace}"
+        hint = client.cluster.kubectl("get", "localqueues")
         yield Finding("error", f"there is no LocalQueue {tpu.queue} in {namespace}", where="tpu.queue", hint=hint)
     elif not is_true(queue, "Active"):
         said = words(condition(queue, "Active")) or "it is not active"

@@ -112,7 +112,7 @@ def why_ended(pods: Iterable[Object]) -> str:
             return own_fault(pod)[1]
         if text(pod, "status", "reason") or is_true(pod, "DisruptionTarget"):
             continue  # Kubernetes has ended it
-        for status in (*parts(pod, "status", "initContainerStatuses"), *parts(pod, "status", "containerStatuses")):
+        for status in _containers(pod):
             ended = part(status, "state", "terminated")
             if text(ended, "exitCode") not in {"", "0", *_SIGNALS}:
                 said = f"{words(ended)}, exit code {text(ended, 'exitCode')}"
@@ -177,5 +177,8 @@ def _of_node(client: Client, name: str) -> str:
 
 
 def _waiting(pod: Object) -> list[Object]:
-    statuses = [*parts(pod, "status", "initContainerStatuses"), *parts(pod, "status", "containerStatuses")]
-    return [state for one in statuses if (state := part(one, "state", "waiting"))]
+    return [state for one in _containers(pod) if (state := part(one, "state", "waiting"))]
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*parts(pod, "status", "initContainerStatuses"), *parts(pod, "status", "containerStatuses")]

@@ -56,6 +56,10 @@ KINDS = {
 }
 _LASTING = frozenset({"persistentVolumeClaim", "nfs", "csi", "gcePersistentDisk", "cephfs", "glusterfs", "iscsi"})
 """The kinds of volumes that are not of a pod or a node."""
+_FLEETING = ("secrets-store", "cert-manager", "spiffe")
+"""In the names of CSI drivers that bring secrets or certificates."""
+HOME = "/tpux/home"
+_OWN_VOLUMES: Mapping[str, dict[str, object]] = {HOME: {"emptyDir": {}}, "/dev/shm": {"emptyDir": {"medium": "Memory"}}}  # noqa: S108
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 
 
@@ -205,17 +209,23 @@ class GkeTpuSection(TpuSection):
         lasting = [path for path, volume in self.volumes.items() if _lasts(volume)]
         return [*([self.storage] if self.storage and not self.passing_volume(self.storage) else []), *lasting]
 
+    def all_volumes(self) -> dict[str, dict[str, object]]:
+        """Return the volumes of the pods by mount path, with those that every pod has, if nothing else is there."""
+        return self.volumes | {path: one for path, one in _OWN_VOLUMES.items() if path not in self.volumes}
+
     def passing_volume(self, path: str) -> str:
         """Return the kind of the volume that a path is on, if that ends with its pod or its node; else ""."""
-        above = [each for each in self.volumes if PurePosixPath(path).is_relative_to(each)]
-        volume = self.volumes[max(above, key=len)] if above else None
+        volumes = self.all_volumes()
+        above = [each for each in volumes if PurePosixPath(path).is_relative_to(each)]
+        volume = volumes[max(above, key=len)] if above else None
         return "" if volume is None or _lasts(volume) else next(iter(volume), "nothing")
 
 
 def _lasts(volume: Mapping[str, object]) -> bool:
-    """Return whether a volume outlives the pods: a CSI driver may also bring secrets only."""
+    """Return whether a volume outlives the pods."""
     csi = volume.get("csi")
-    return bool(_LASTING & {*volume}) and not (isinstance(csi, dict) and "secrets-store" in str(csi.get("driver")))
+    driver = str(csi.get("driver")) if isinstance(csi, dict) else ""
+    return bool(_LASTING & {*volume}) and not any(name in driver for name in _FLEETING)
 
 
 def section_of(tpu: TpuSection) -> GkeTpuSection:

@@ -17,7 +17,8 @@ TPU = GkeTpuSection.model_validate({"accelerator": "v6e-16", "image": "python"})
 class Api:
     """A fake API: `jobset`, `pods`, `events` are what it has; `fails` is what creations answer, `gateway` all.
 
-    `gateway_page` is a status and a text that all requests are answered with.
+    `gateway_page` is a status and a text that all requests are answered with. `serves` are the versions of JobSet that
+    it serves, `left` the pods without a JobSet.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,8 @@ class Api:
         self.gateway: JsonValue = None
         self.gateway_page: tuple[int, str] | None = None
         self.answers_creation: JsonValue = None
+        self.left: Sequence[JsonValue] = ()
+        self.serves: Sequence[str] = ("v1alpha2",)
 
     def has_jobset(self) -> bool:
         """Return whether it has one."""
@@ -42,6 +45,19 @@ class Api:
             return httpx.Response(429, json={"kind": "Status", "message": "too many requests"}, headers=headers)
         if (answer := self._of_gateway()) is not None:
             return answer
+        return self._of_groups(request.url.path) or self._answer(request)
+
+    def _of_groups(self, path: str) -> httpx.Response | None:
+        """Return the answer about its groups, or to a path of one that it does not serve: a line of text."""
+        if path == "/apis":
+            versions: list[JsonValue] = [{"version": version} for version in self.serves]
+            groups: list[JsonValue] = [{"name": "jobset.x-k8s.io", "versions": versions}] if versions else []
+            return httpx.Response(200, json={"kind": "APIGroupList", "groups": groups})
+        is_served = not path.startswith("/apis/") or f"{path}/".split("/")[3] in self.serves
+        return None if is_served else httpx.Response(404, text="404 page not found\n")
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
         if request.method == "POST" and self.answers_creation is not None:
             return httpx.Response(200, json=self.answers_creation)
         if request.method == "POST" and self.fails:
@@ -53,13 +69,13 @@ class Api:
             self.jobset = made
             self.creations += 1
             return httpx.Response(201, json=made)
-        if request.url.path.endswith("/jobsets/train"):
+        if path.endswith("/jobsets/train"):
             if self.jobset is None:
                 return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "message": "not found"})
             found = self.jobset
             self.jobset = None if request.method == "DELETE" else found
             return httpx.Response(200, json=found)
-        items = self.events if request.url.path.endswith("/events") else self.pods if self.has_jobset() else ()
+        items = self.events if path.endswith("/events") else self.pods if self.has_jobset() else self.left
         if items is None:
             return httpx.Response(403, json={"kind": "Status", "message": "events is forbidden"})
         return httpx.Response(200, json={"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [*items]})

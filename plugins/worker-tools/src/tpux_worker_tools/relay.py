@@ -102,7 +102,7 @@ class Shell:
         size: int = 0,
         *,
         timeout: float,
-        idle: float | None = None,
+        renewed: bool = False,
         prints_end: bool = False,
     ) -> int:
         """Run a script, pass its output on, and return its exit code.
@@ -113,7 +113,7 @@ class Shell:
             content: its input, in chunks.
             size: the size of the input, in bytes.
             timeout: seconds to wait for the end, after the input has been sent.
-            idle: seconds to wait for each byte of the output; by default there is no such limit.
+            renewed: the timeout begins anew with each piece of output: the script prints what was asked for, and ends.
             prints_end: if it succeeds, the script, which has no input, prints the line `$mark 0` at its end.
 
         Raises:
@@ -122,8 +122,7 @@ class Shell:
         """
         connection, sending = self._connection, True
         pieces = itertools.chain((self._request(script, size, prints_end=prints_end),), content)
-        extra = 0.0 if self._begun else self._opening
-        deadline = time.monotonic() + timeout + extra
+        deadline = time.monotonic() + timeout + (0.0 if self._begun else self._opening)
         while self._reply.code is None:
             while sending and connection.unsent < _AHEAD:
                 if piece := next(pieces, b""):
@@ -132,15 +131,14 @@ class Shell:
                 else:
                     sending = False
             unsent, begun = connection.unsent, self._begun
-            limit = min(deadline - time.monotonic(), (idle or timeout) + extra)
-            if not connection.ended and not connection.wait(limit):
+            if not connection.ended and not connection.wait(deadline - time.monotonic()):
                 raise TimeoutError
             if connection.unsent < unsent:
                 deadline = max(deadline, time.monotonic() + timeout)
             if (output := self.take()) is None:
                 raise EOFError(connection.ended)
-            if self._begun and not begun:
-                deadline, extra = time.monotonic() + timeout, 0.0
+            if (self._begun and not begun) or (renewed and output):
+                deadline = time.monotonic() + timeout
             if output:
                 listen(output)
             if self._reply.code is None and time.monotonic() >= deadline:
@@ -286,7 +284,7 @@ class RelayHost(ABC):
             HostUnreachableError: the worker did not answer, or a file became shorter while it was read.
         """
         calls = "".join(f"read_from {_quoted(path)} {offset}\n" for path, offset in pieces)
-        answer = self._run(f"{_READ}{calls}{_END_OF_READ}", (), 0, 60.0, idle=POLL_TIMEOUT, prints_end=True)
+        answer = self._run(f"{_READ}{calls}{_END_OF_READ}", (), 0, POLL_TIMEOUT, renewed=True, prints_end=True)
         rest = self._require_success(answer, "read").output
         contents: list[bytes | None] = []
         for _ in pieces:
@@ -330,13 +328,13 @@ class RelayHost(ABC):
         size: int,
         timeout: float,
         *,
-        idle: float | None = None,
+        renewed: bool = False,
         prints_end: bool = False,
     ) -> Result:
         output: list[bytes] = []
-        with self.close_on_error(idle or timeout):
+        with self.close_on_error(timeout):
             code = self._open_shell().run(
-                script, output.append, content, size, timeout=timeout, idle=idle, prints_end=prints_end
+                script, output.append, content, size, timeout=timeout, renewed=renewed, prints_end=prints_end
             )
         return Result(code, b"".join(output))
 

@@ -34,7 +34,10 @@ from tpux_emulator.kubernetes.pod_processes import PodProcesses
 from tpux_emulator.kubernetes.status import KubeError, invalid, not_found
 from tpux_emulator.protojson import JsonObject
 
-VERSION = {"major": "1", "minor": "34", "gitVersion": "v1.34.1-gke.3084001", "platform": "linux/amd64"}
+VERSION: JsonObject = {
+    "major": "1", "minor": "34", "gitVersion": "v1.34.1-gke.3084001", "gitCommit": "", "gitTreeState": "clean",
+    "buildDate": "", "goVersion": "", "compiler": "gc", "platform": "linux/amd64",
+}  # fmt: skip
 _VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 _PROTOBUF = "application/vnd.kubernetes.protobuf"  # of kubectl, for what is built in
@@ -63,11 +66,6 @@ class Target:
     def what(self) -> str:
         """The resource with its subresource, as permissions name it."""
         return f"{self.resource.plural}/{self.sub}" if self.sub else self.resource.plural
-
-    @property
-    def full(self) -> str:
-        """The resource with its group, as messages name it."""
-        return f"{self.resource.plural}.{self.resource.group}".rstrip(".")
 
 
 def served(cluster: Cluster) -> list[Resource]:
@@ -117,7 +115,7 @@ def permit(cluster: Cluster, verb: str, target: Target) -> None:
     if f"{verb} {target.what}" in cluster.settings.denied:
         group, where = target.resource.group, f' in the namespace "{target.namespace}"' if target.namespace else ""
         raise KubeError(
-            403, f'{target.full} "{target.name}" is forbidden: User "emulated" cannot {verb} resource'
+            403, f'{target.resource.full} "{target.name}" is forbidden: User "emulated" cannot {verb} resource'
             f' "{target.what}" in API group "{group}"{where}',
         )  # fmt: skip
 
@@ -163,7 +161,8 @@ class KubernetesApi(FaultMiddleware):
         path, target = exchange.path.rstrip("/"), find_target(self._cluster, exchange.path)
         if target is None:
             if exchange.verb != "GET" or (found := self._discover(path)) is None:
-                raise KubeError(404, "the server could not find the requested resource")
+                exchange.status = 404
+                return "404 page not found\n"  # no Status: of what it does not know the API server says no more
             return found
         verb = exchange.method.rpartition(".")[2]
         permit(self._cluster, verb, target)
@@ -203,7 +202,7 @@ class KubernetesApi(FaultMiddleware):
     def _object(self, target: Target) -> KubeObject:
         found = self._cluster.lookup(target.resource.model, target.namespace, target.name)
         if found is None:
-            raise not_found(target.full, target.name)
+            raise not_found(target.resource.full, target.name)
         return found
 
     def _create(self, target: Target, body: JsonObject, query: dict[str, str]) -> JsonObject:
@@ -283,8 +282,8 @@ class KubernetesApi(FaultMiddleware):
         if uid is not None and uid != each.uid:
             raise KubeError(
                 409,
-                f'Operation cannot be fulfilled on {target.full} "{each.name}": the UID in the precondition ({uid})'
-                f" does not match the UID in record ({each.uid}). The object might have been deleted and then"
+                f'Operation cannot be fulfilled on {target.resource.full} "{each.name}": the UID in the precondition'
+                f" ({uid}) does not match the UID in record ({each.uid}). The object might have been deleted and then"
                 " recreated",
             )
         grace = options.get("gracePeriodSeconds")
@@ -303,14 +302,7 @@ class KubernetesApi(FaultMiddleware):
         resources = served(self._cluster)
         groups = {each.group: each.versions for each in resources if each.group}
         if path == "/version":
-            return {
-                **VERSION,
-                "gitCommit": "",
-                "gitTreeState": "clean",
-                "buildDate": "",
-                "goVersion": "",
-                "compiler": "gc",
-            }
+            return VERSION
         if path in ("/healthz", "/readyz", "/livez"):
             return "ok"
         if path == "/api":

@@ -68,7 +68,7 @@ class ClusterSettings(BaseModel):
         quota: the chips of the ClusterQueue.
         queue_stopped: whether the LocalQueue is stopped: nothing is admitted.
         priorities: the WorkloadPriorityClasses.
-        jobset: whether JobSet is installed.
+        jobset: whether JobSet is installed; where its definition is deleted, all JobSets are, with their pods.
         schedule: until a pod has its node.
         start: until a pod's container runs.
         admission: until Kueue admits a workload.
@@ -129,7 +129,8 @@ class Cluster:
     def configure(self, settings: ClusterSettings) -> None:
         """Replace the settings, and the objects that they describe."""
         self.settings = settings
-        for model in (Namespace, LocalQueue, ClusterQueue, WorkloadPriorityClass):
+        gone = () if settings.jobset else (JobSet,)  # with their definition
+        for model in (Namespace, LocalQueue, ClusterQueue, WorkloadPriorityClass, *gone):
             for each in self.all(model):
                 self.remove(each)
         for namespace in settings.namespaces:
@@ -176,8 +177,7 @@ class Cluster:
         """
         found = self.lookup(model, namespace, name)
         if not isinstance(found, model):
-            resource = BY_MODEL[model]
-            raise not_found(f"{resource.plural}.{resource.group}".rstrip("."), name)
+            raise not_found(BY_MODEL[model].full, name)
         return found
 
     def create(self, each: Kind) -> Kind:
@@ -192,9 +192,7 @@ class Cluster:
         if not meta.name:
             raise KubeError(422, f'{each.kind} "" is invalid: metadata.name: Required value: name is required')
         if self.lookup(type(each), meta.namespace or "", meta.name) is not None:
-            resource = BY_MODEL[type(each)]
-            plural = f"{resource.plural}.{resource.group}".rstrip(".")
-            raise KubeError(409, f'{plural} "{meta.name}" already exists', "AlreadyExists")
+            raise KubeError(409, f'{BY_MODEL[type(each)].full} "{meta.name}" already exists', "AlreadyExists")
         meta.uid = meta.resource_version = meta.deletion_timestamp = None
         meta.generation = 1
         return self.put(each)

@@ -402,11 +402,8 @@ class LocalQueue(KubeObject):
     status: QueueStatus = QueueStatus()
 
 
-class ClusterQueue(KubeObject):
+class ClusterQueue(LocalQueue):
     """The queue with the quota."""
-
-    spec: QueueSpec
-    status: QueueStatus = QueueStatus()
 
 
 class WorkloadPriorityClass(KubeObject):
@@ -481,6 +478,11 @@ class Resource:
     def kind(self) -> str:
         """Its kind."""
         return {"AccessReview": "SelfSubjectAccessReview"}.get(self.model.__name__, self.model.__name__)
+
+    @property
+    def full(self) -> str:
+        """Its plural with its group, as messages name it."""
+        return f"{self.plural}.{self.group}".rstrip(".")
 
     def api_version(self, version: str = "") -> str:
         """Return `GROUP/VERSION`."""
