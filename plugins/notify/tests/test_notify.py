@@ -284,7 +284,12 @@ def test_a_url_with_a_secret_in_a_config_is_an_error_that_says_what_to_write(tpu
 
 @pytest.mark.parametrize(
     "url",
-    ["mailto://127.0.0.1:25/me@example.com", "json://127.0.0.1:8080/", "syslog://127.0.0.1", "form://user@host?method=put"],
+    [
+        "mailto://127.0.0.1:25/me@example.com",
+        "json://127.0.0.1:8080/",
+        "syslog://127.0.0.1",
+        "form://user@host?method=put",
+    ],
 )
 def test_a_url_without_a_secret_needs_none(tpux, url):
     tpux("config", "check", tpux.config(f"command: {{cmd: 'true'}}\nnotify: {{urls: ['{url}']}}\n"))
@@ -317,7 +322,9 @@ def test_the_heartbeat_is_requested_while_the_supervisor_lives(tpux, http):
 
 def test_a_test_message_says_who_received_it(tpux, http):
     down = free_port()
-    sections = f"notify:\n  urls: ['json://127.0.0.1:{http.port}', 'json://user:${{env:HOOK_PASSWORD}}@127.0.0.1:{down}']\n"
+    sections = (
+        f"notify:\n  urls: ['json://127.0.0.1:{http.port}', 'json://user:${{env:HOOK_PASSWORD}}@127.0.0.1:{down}']\n"
+    )
     job = tpux.create(config("true", sections + "  events: []\n"))
     tpux("wait", job)
     done = tpux("notify", "test", job, code=1)

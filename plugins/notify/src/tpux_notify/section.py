@@ -15,7 +15,20 @@ MAX_LINES = 20
 HttpUrl = Annotated[str, Field(pattern=r"^https?://\S+$")]
 _SERVERS = {"mailto", "mailtos", "syslog", "rsyslog"}
 _WEBHOOKS = {"json", "jsons", "xml", "xmls", "form", "forms"}
-_PLAIN_PARAMETERS = {"from", "to", "cc", "bcc", "reply", "name", "smtp", "mode", "format", "method", "overflow", "verify"}
+_PLAIN_PARAMETERS = {
+    "from",
+    "to",
+    "cc",
+    "bcc",
+    "reply",
+    "name",
+    "smtp",
+    "mode",
+    "format",
+    "method",
+    "overflow",
+    "verify",
+}
 
 
 class MessageSection(Section):
