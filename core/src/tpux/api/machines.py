@@ -1,8 +1,8 @@
 """Machines, for allocators, transports and modules: `from tpux.api import machines`.
 
 Leases say which job uses a machine that tpux did not create, or which user holds it for a while. `clock_rate()` is how
-many times as fast as the machine's clock a job's time passes, 1 but for tests. `user()` is whose holds and jobs are one's
-own: `tpux-user` of a lease.
+many times as fast as the machine's clock a job's time passes, 1 but for tests. `user()` is the `tpux-user`
+of the user's own leases.
 """
 
 from __future__ import annotations

@@ -177,9 +177,9 @@ def location_of(node: Node, value: str) -> str:
 
 
 def nodes_at(node: Node, keys: Sequence[str]) -> Iterator[Node]:
-    """Yield the values at a path of keys below the node; a list on the path stands for each of its items, or is counted.
+    """Yield the values at a path of keys below the node; a list on the path stands for each of its items.
 
-    `a.b` is the key b of each item of a, `a.0` its first item.
+    `a.0` is the first item of a.
     """
     if isinstance(node, SequenceNode) and keys:
         for place, item in enumerate(node.items):
