@@ -249,9 +249,13 @@ def test_a_job_waits_for_another_users_hold_of_the_tpu_that_it_created(drive, mo
     again = drive(name="own-held", job="000924")
     with monkeypatch.context() as patch:
         patch.setenv("TPUX_USER", "eve")
-        machines.hold([lease("own-held")], until=4102444800.0)
-        again.run(until="is held by eve")
-        machines.end_hold([lease("own-held")])
+        machines.hold([lease("own-held-000924")], until=4102444800.0)
+        assert machines.lease_of(lease("own-held-000924"))["tpux-user"] == "eve"
+        answer = again.run(until="is held by eve")
+        assert isinstance(answer, Waiting), again.messages
+        waiting = again.run(again.release_step, until="is held by eve")
+        assert "is held by eve" in waiting.why, "it is not deleted under who holds it"
+        machines.end_hold([lease("own-held-000924")])
     assert again.ready()
     again.release()
 
