@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from typing import get_args
 from unittest.mock import Mock
 
 import pytest
 
 from tests.world import World
+from tpux.cli.restart import _restart
 from tpux.cli.restart_request import request_restart
+from tpux.model.events import ConfigChanged
 from tpux.model.states import RequestAction
 from tpux.store import files, requests
 
@@ -242,3 +245,49 @@ def test_the_config_of_a_request_that_is_stored_stays_although_writing_it_raised
         request_restart("resume", [record.id], configs={record.id: "configs/new"})
     assert [request.config for request in requests.pending(record)] == ["configs/new"]
     assert config.exists()
+
+
+def test_the_config_that_a_job_has_by_now_stays_when_the_start_that_brought_it_is_replaced(world: World) -> None:
+    """As after a crash between the change of the config and that of the state, and a stop meanwhile."""
+    world.create("command: {cmd: 'exit 3'}")
+    world.until("failed")
+    world.steps()
+    record = world.controller.record
+    name = "configs/new"
+    (record.directory / name).mkdir(parents=True)
+    for file in ("config.yaml", "resolved.json", "secrets.json"):
+        shutil.copy(record.directory / file, record.directory / name / file)
+    world.turn.write(ConfigChanged(config=name, name="job", allocator="cloud", workers=1))
+    world.request("resume", config=name)
+    world.request("stop")
+    world.steps()
+    assert not requests.pending(record)
+    assert (record.directory / name / "config.yaml").exists()
+    world.restart_supervisor()
+    world.request("rerun")
+    world.until(lambda: world.state.attempt == 2)
+
+
+def test_a_restart_of_several_that_fails_for_the_ended_ones_says_which_others_continue(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.create("command: {cmd: 'exit 3'}")
+    world.until("failed")
+    ended = world.store.record(world.job)
+    world.create("command: {cmd: 'sleep 1000'}")
+    world.until("running")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tpux.cli.restart.request_restart", fail)
+        patched.setattr("tpux.supervisor.client.ensure_running", lambda *_: None)
+        patched.setattr("tpux.supervisor.client.notify", lambda *_: None)
+        with pytest.raises(OSError, match="No space left"):
+            _restart(world.store, [ended, world.store.record(world.job)], {}, skip_setup=False)
+    said = capsys.readouterr().err
+    assert f"job {int(world.job)}: the restart is requested, and continues without this command" in said
+    world.until(lambda: world.state.attempt == 2 and world.state.state == "running")
+    world.request("stop")
+    world.until("stopped")

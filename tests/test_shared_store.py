@@ -335,3 +335,14 @@ def test_what_another_member_registers_does_not_decide_what_is_deleted(shared: S
     assert "no TPU mine in us-central2-b" in shared.tpux(BOB, "reapply", "mine", "--zone", "us-central2-b", code=2)
     assert "no TPU victim in us-central2-b" in shared.tpux(CY, "reapply", "mine", "--zone", "us-central2-b", code=2)
     assert "no TPU mine in us-central2-a" in shared.tpux(CY, "reapply", "mine", "--zone", "us-central2-a", code=2)
+    # A login is what counts in a shared store, whatever the shell says.
+    make(pool, "own")
+    other = {"USER": "somebody", "LOGNAME": "somebody"}
+    shared.tpux(BOB, "tpu", "register", "own", **other)
+    shared.tpux(BOB, "hold", "own", **other)
+    assert "own in us-central2-b is READY" in shared.tpux(BOB, "reapply", "own", "-y", **other)
+    shared.plant(CY, shared.store / "published" / CY / "active/000009", "{}")
+    assert f"(1 active jobs of {CY}, whose records only they can read: tpux find)" in shared.tpux(
+        BOB, "list", "--all-users"
+    )
+    assert CY not in shared.tpux(BOB, "list")

@@ -127,11 +127,34 @@ def test_what_is_no_page_is_not_there(web):
     assert web("/" + "x" * 5000).code == 414
 
 
+POLICY = [
+    *("default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:"),
+    *("worker-src 'self'", "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'"),
+]
+
+
+def test_a_header_that_comes_twice_is_not_the_one_that_is_looked_at(web):
+    """What is in front of the server, or behind it, may take the other one."""
+    right, host = f"Authorization: Bearer {web.token}", f"Host: 127.0.0.1:{web.port}"
+    for headers, codes in (
+        ([host, right], (200,)),
+        ([host, right, "Authorization: Bearer x"], (401,)),
+        ([host, "Authorization: Bearer x", right], (401,)),
+        ([host, right, right], (401,)),
+        ([host, host, right], (400, 403)),
+        ([host, "Host: evil.example", right], (400, 403)),
+        ([host, right, f"Origin: http://127.0.0.1:{web.port}", "Origin: http://evil.example"], (403,)),
+        ([host, right, "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"], (403,)),
+    ):
+        with socket.create_connection(("127.0.0.1", web.port), timeout=60) as one:
+            one.sendall("\r\n".join([f"GET {DATA[1]} HTTP/1.1", *headers, "Connection: close", "", ""]).encode())
+            assert int(one.recv(100).split()[1]) in codes, headers
+
+
 def test_every_answer_says_what_the_browser_must_not_do(web):
     for answer in (web("/jobs"), web(DATA[1]), web("/nothing"), web("/jobs", Host="evil.example"), web("/", "PUT")):
         policy = answer.headers["Content-Security-Policy"]
-        assert "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'" in policy
-        assert "frame-ancestors 'none'" in policy
+        assert policy.split("; ") == POLICY
         assert "unsafe" not in policy
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "no-referrer"

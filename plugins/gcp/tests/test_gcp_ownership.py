@@ -216,6 +216,50 @@ def test_a_job_that_borrows_waits_while_a_user_keeps_leases_from_others(drive, b
     job.release()
 
 
+def lease(name: str) -> str:
+    return f"projects/emulated/locations/us-central2-b/{name}"
+
+
+def test_a_tpu_that_another_users_job_has_is_waited_for_and_who_can_free_it_is_said(drive, by_hand, tmp_path):
+    name = by_hand("hand-theirs")
+    theirs = {"tpux-store": machines.store_id(), "tpux-user": "eve", "tpux-job": "000921"}
+    live_job(tmp_path, "000921", "eve")
+    machines.acquire(lease(name), theirs)
+    job = drive(name=name, job="000922")
+    why = job.run(until="in use").why
+    assert "TPU hand-theirs in us-central2-b is in use by job 921 of eve" in why
+    assert "eve can type `tpux stop 921 --release`" in why
+
+
+def test_a_tpu_that_another_user_holds_is_waited_for_and_until_when_is_said(drive, by_hand, monkeypatch):
+    name = by_hand("hand-held")
+    with monkeypatch.context() as patch:
+        patch.setenv("TPUX_USER", "eve")
+        machines.hold([lease(name)], until=4102444800.0)
+    job = drive(name=name, job="000923")
+    why = job.run(until="is held").why
+    assert "TPU hand-held in us-central2-b is held by eve until 2100-01-01 00:00 UTC" in why
+    assert "or eve types `tpux release hand-held`" in why
+
+
+def test_a_job_waits_for_another_users_hold_of_the_tpu_that_it_created(drive, monkeypatch):
+    """No claim says it: who holds a TPU writes none."""
+    job = drive(name="own-held", job="000924")
+    job.ready()
+    again = drive(name="own-held", job="000924")
+    with monkeypatch.context() as patch:
+        patch.setenv("TPUX_USER", "eve")
+        machines.hold([lease("own-held-000924")], until=4102444800.0)
+        assert machines.lease_of(lease("own-held-000924"))["tpux-user"] == "eve"
+        answer = again.run(until="is held by eve")
+        assert isinstance(answer, Waiting), again.messages
+        waiting = again.run(again.release_step, until="is held by eve")
+        assert "is held by eve" in waiting.why, "it is not deleted under who holds it"
+        machines.end_hold([lease("own-held-000924")])
+    assert again.ready()
+    again.release()
+
+
 def test_a_job_that_waits_for_a_lease_releases_nothing(drive, by_hand, tmp_path):
     name = by_hand("hand-three")
     first, second = drive(name=name, job="000911"), drive(name=name, job="000912")

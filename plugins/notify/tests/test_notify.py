@@ -33,8 +33,13 @@ def config(cmd: str, sections: str, job: str = "") -> str:
     return f"job: {{name: train{job}}}\ncommand: {{cmd: {json.dumps(cmd)}}}\n{sections}"
 
 
+@pytest.fixture(autouse=True)
+def exported(tpux):
+    tpux.env["HOOK_PASSWORD"] = SECRET
+
+
 def webhook(http, more: str = "") -> str:
-    return f"notify:\n  urls: ['json://user:{SECRET}@127.0.0.1:{http.port}/hook']\n  digest: 0s\n{more}"
+    return f"notify:\n  urls: ['json://user:${{env:HOOK_PASSWORD}}@127.0.0.1:{http.port}/hook']\n  digest: 0s\n{more}"
 
 
 def numbers(text: str) -> list[str]:
@@ -117,7 +122,7 @@ def test_a_recipient_that_refuses_gets_the_message_later_with_the_same_number(tp
 
 def test_a_recipient_that_is_down_delays_nothing_and_is_reported_without_its_secrets(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "30"
-    down = f"json://user:{SECRET}@127.0.0.1:{free_port()}/{SECRET}"
+    down = f"json://user:${{env:HOOK_PASSWORD}}@127.0.0.1:{free_port()}/${{env:HOOK_PASSWORD}}"
     sections = f"notify:\n  urls: ['{down}', 'json://127.0.0.1:{http.port}']\n  digest: 0s\n  events: [started]\n"
     job = tpux.create(config(f"until [ -e {tpux.work / 'GO'} ]; do sleep 0.05; done", sections))
     tpux.until(lambda: http.bodies, "for the recipient that is up")
@@ -247,6 +252,58 @@ def test_the_key_of_brevo_itself_in_a_config_is_an_error(tpux):
     tpux("config", "check", config)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mailtos://me:{SECRET}@smtp.example.com?to=me@example.com",
+        f"mailto://smtp.example.com?to=me@example.com&pass={SECRET}",
+        f"slack://{SECRET}/#runs",
+        f"discord://12345/{SECRET}",
+        f"jsons://hooks.example.com/catch/{SECRET}",
+        f"json://hooks.example.com?+X-Token={SECRET}",
+        f"json://user:{SECRET}@hooks.example.com",
+        f"ntfy://{SECRET}",
+        f"unknown://{SECRET}",
+        f"mailto://a.example.com,slack://{SECRET}/#runs",
+        f"json://[{SECRET}",
+    ],
+)
+def test_a_url_with_a_secret_in_a_config_is_an_error_that_says_what_to_write(tpux, url):
+    """It would be stored with the job, and is in each copy of the config."""
+    open_url = "mailto://mail.example.com?from=a@example.com&to=b@example.com"
+    text = f"command: {{cmd: 'true'}}\nnotify:\n  urls:\n    - {open_url}\n    - '{url}'\n"
+    refused = tpux("config", "check", tpux.config(text), code=2).stderr
+    assert "job.yaml:5:7: notify.urls.1 is a secret, which would be stored with the job" in refused
+    assert "write - ${env:NOTIFY_URL}, and export NOTIFY_URL=..." in refused
+    assert "urls.0" not in refused
+    assert SECRET not in refused
+    tpux.env.update({"KEY": SECRET, "NOTIFY_URL": url})
+    for written in {url.replace(SECRET, "${env:KEY}"), "${env:NOTIFY_URL}"}:
+        tpux("config", "check", tpux.config(text.replace(url, written)))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mailto://127.0.0.1:25/me@example.com",
+        "json://127.0.0.1:8080/",
+        "syslog://127.0.0.1",
+        "form://user@host?method=put",
+    ],
+)
+def test_a_url_without_a_secret_needs_none(tpux, url):
+    tpux("config", "check", tpux.config(f"command: {{cmd: 'true'}}\nnotify: {{urls: ['{url}']}}\n"))
+
+
+def test_a_heartbeat_with_a_password_in_a_config_is_an_error(tpux):
+    section = f"command: {{cmd: 'true'}}\nnotify: {{heartbeat_url: 'https://me:{SECRET}@example.com/ping'}}\n"
+    refused = tpux("config", "check", tpux.config(section), code=2).stderr
+    assert "notify.heartbeat_url is a secret" in refused
+    assert "write heartbeat_url: ${env:HEARTBEAT_URL}" in refused
+    tpux.env["KEY"] = SECRET
+    tpux("config", "check", tpux.config(section.replace(SECRET, "${env:KEY}")))
+
+
 def test_the_heartbeat_is_requested_while_the_supervisor_lives(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "120"
     beat = f"notify: {{heartbeat_url: 'http://127.0.0.1:{http.port}/ping/{SECRET}'}}\n"
@@ -265,7 +322,9 @@ def test_the_heartbeat_is_requested_while_the_supervisor_lives(tpux, http):
 
 def test_a_test_message_says_who_received_it(tpux, http):
     down = free_port()
-    sections = f"notify:\n  urls: ['json://127.0.0.1:{http.port}', 'json://user:{SECRET}@127.0.0.1:{down}']\n"
+    sections = (
+        f"notify:\n  urls: ['json://127.0.0.1:{http.port}', 'json://user:${{env:HOOK_PASSWORD}}@127.0.0.1:{down}']\n"
+    )
     job = tpux.create(config("true", sections + "  events: []\n"))
     tpux("wait", job)
     done = tpux("notify", "test", job, code=1)

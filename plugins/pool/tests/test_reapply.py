@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,58 @@ def test_the_tpu_that_an_earlier_call_has_made_stays_when_it_is_typed_again(clou
     assert sent(cloud, "nodes.delete") == before + 2
 
 
+def test_the_hold_of_a_call_that_was_killed_ends_when_it_is_typed_again(cloud, by_hand, cli):
+    by_hand("one")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "one", "-y", "--for", "6h")
+    cloud.wait_for("one", "CREATING")
+    typed.process.kill()
+    typed.end()
+    cloud.wait_for("one", "READY")
+    cloud.delay(node_CREATING=0.02)
+    assert machines.holder_of(LEASE) == machines.HOLD
+    assert "is READY: an earlier call has created it again" in cli("reapply", "one", "-y").stderr
+    assert not machines.holder_of(LEASE)
+
+
+def test_a_hold_of_the_users_own_stays_when_an_earlier_call_has_created_it(cloud, by_hand, cli):
+    by_hand("one")
+    cli("tpu", "register", "one")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "one", "-y", "--for", "6h")
+    cloud.wait_for("one", "CREATING")
+    typed.process.kill()
+    typed.end()
+    cloud.wait_for("one", "READY")
+    cloud.delay(node_CREATING=0.02)
+    cli("hold", "one", "--note", "mine")
+    cli("reapply", "one", "-y")
+    assert machines.lease_of(LEASE)["note"] == "mine"
+
+
+def test_a_node_of_a_queued_resource_with_another_name_is_known_by_the_name_that_was_typed(cloud, cli):
+    """What is created is the queued resource; the call that continues is typed as the first one was."""
+    api = Api(Place("emulated", endpoint=cloud.url))
+    spec = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    node_spec = {"parent": LOCATION.parent, "nodeId": "a-node", "node": spec}
+    api.create_queued_resource(LOCATION, "a-queue", {"tpu": {"nodeSpec": [node_spec]}}, str(uuid.uuid4()))
+    cloud.wait_for("a-node", "READY")
+    before = sent(cloud, "queuedResources.create")
+    cloud.delay(node_CREATING=2)
+    typed = Typed(cli, "reapply", "a-node", "-y", "--for", "3s")
+    cloud.wait_for("a-node", "CREATING")
+    cloud.freeze("a-node")
+    code, said = typed.end()
+    cloud.unfreeze("a-node")
+    cloud.wait_for("a-node", "READY")
+    cloud.delay(node_CREATING=0.02)
+    plans = Path(os.environ["TPUX_HOME"]) / "pool" / "reapply"
+    assert (code, [path.name for path in plans.iterdir()]) == (1, ["emulated-us-central2-b-a-node.json"]), said
+    assert "is READY: an earlier call has created it again" in cli("reapply", "a-node", "-y").stderr
+    assert sent(cloud, "queuedResources.create") == before + 1
+    assert not list(plans.iterdir())
+
+
 def test_a_queued_resource(cloud, cli):
     before = sent(cloud, "queuedResources.create")  # by the tests before: they share the emulator
     cli("tpu", "create", "queued", "--type", "v4-8", "--queued", "--pricing", "spot")
@@ -172,7 +225,9 @@ def test_one_that_is_in_use_stays(cloud, by_hand, cli, job):
     cli.env["TPUX_USER"] = "bob"
     cli("hold", "two")
     cli.env["TPUX_USER"] = "ann"
-    assert "two is held by bob" in cli("reapply", "two", "-y", code=2).stderr
+    refused = cli("reapply", "two", "-y", code=2).stderr
+    assert "two is held by bob" in refused
+    assert "bob can type: tpux release two" in refused
     assert "is the TPU of job 7" in cli("reapply", "of-a-job", "-y", code=2).stderr
     assert sent(cloud, "nodes.delete") == before
     assert "no TPU none in us-central2-b: what it was" in cli("reapply", "none", "-y", code=2).stderr

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import tpux_wandb
-from tpux import Command, Job, Worker, config
+from tpux import Command, Job, TpuxError, Worker, config
 from tpux.store import progress
 from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
 from tpux_testing.sandbox import Sandbox
@@ -44,7 +44,13 @@ ENDINGS = {
     "sigterm": ("os.kill(os.getpid(), signal.SIGTERM)", "failed", None),
     "sigkill": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", None),
 }
+MY_KEY = "k" * 40
 USING = job({"command": {"cmd": "true", "finished_by": ["wandb"]}})
+
+
+@pytest.fixture(autouse=True)
+def exported(monkeypatch):
+    monkeypatch.setenv("MY_KEY", MY_KEY)
 
 
 def varint(number: int) -> bytes:
@@ -98,7 +104,7 @@ def program(tmp_path):
 
 def test_contracts():
     hooks_contract("wandb")
-    section_contract("wandb", {"api_key": "secret", "project": "demo"})
+    section_contract("wandb", {"api_key": "${env:MY_KEY}", "project": "demo"})
     detector_contract("wandb")
 
 
@@ -189,7 +195,7 @@ def test_a_program_that_hangs_after_it_finished_is_ended(program):
 
 def test_a_resume_continues_the_run_and_a_rerun_begins_another():
     plain = job("command: {cmd: 'true', finished_by: [wandb]}")
-    own = "wandb: {one_run: false, api_key: k, base_url: 'https://w.lab', project: p}"
+    own = "wandb: {one_run: false, api_key: '${env:MY_KEY}', base_url: 'https://w.lab', project: p}"
     other_settings = job(f"{own}\ncommand: {{cmd: 'true', finished_by: [wandb]}}")
 
     def variables(*, attempt: int, stage: int, worker: int = 0, of: Job = plain) -> dict[str, str]:
@@ -210,12 +216,26 @@ def test_a_resume_continues_the_run_and_a_rerun_begins_another():
     assert not {"WANDB_RUN_ID", "WANDB_RESUME"} & other.keys()
     off = variables(attempt=1, stage=0, of=other_settings)
     assert "WANDB_RUN_ID" not in off
-    assert (off["WANDB_API_KEY"], off["WANDB_BASE_URL"], off["WANDB_PROJECT"]) == ("k", "https://w.lab", "p")
+    assert (off["WANDB_API_KEY"], off["WANDB_BASE_URL"], off["WANDB_PROJECT"]) == (MY_KEY, "https://w.lab", "p")
+
+
+def test_an_api_key_that_stands_in_the_config_is_an_error():
+    """It would be stored with the job, and is in each copy of the config."""
+    text = "command: {cmd: 'true', finished_by: [wandb]}\nwandb: {api_key: %s}\n"
+    with pytest.raises(TpuxError) as refused:
+        job(text % "0123456789abcdef")
+    said = f"{refused.value}\n{refused.value.hint}"
+    assert "2:18: wandb.api_key is a secret, which would be stored with the job" in said
+    assert "write api_key: ${env:WANDB_API_KEY}, and export WANDB_API_KEY=..." in said
+    assert "0123456789abcdef" not in said
+    assert job(text % "'${env:MY_KEY}'").sections["wandb"]
+    assert job(text % "null").sections["wandb"]
 
 
 def test_the_variables_of_the_config_outrank_those_of_the_plugin():
     given = {"WANDB_RUN_ID": "mine", "WANDB_RESUME": "must", "WANDB_DIR": "/runs", "WANDB_API_KEY": "k2"}
-    section = "wandb: {api_key: k, base_url: 'https://w.lab', project: p}\njob: {environment: {WANDB_PROJECT: q}}\n"
+    section = "wandb: {api_key: '${env:MY_KEY}', base_url: 'https://w.lab', project: p}\n"
+    section += "job: {environment: {WANDB_PROJECT: q}}\n"
     made = job(f"{section}command: {{cmd: 'true', finished_by: [wandb], env: {json.dumps(given)}}}")
     given["WANDB_PROJECT"] = "q"
     command = Command(("bash", "script"), "script", {"TPUX_OUTPUT_DIR": "/out/attempt-1", **given})
@@ -239,21 +259,21 @@ def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as
             "finished_by": ["wandb"],
         },
         "code": str(code),
-        "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"},
+        "wandb": {"api_key": "${env:MY_KEY}", "base_url": "https://wandb.lab"},
     }
     run = run_job(settings)
     [first] = [event.data for event in run.events if event.type == "collected"]
     assert (run.attempts, run.failure.code, first["exit code"]) == (2, 8, 9), "the second attempt has no run"
     assert first["run"] in first["to upload it"], first
     upload, _, _ = str(first["to upload it"]).partition(" while the job holds")
-    (tmp_path / ".wandb-key").write_text("key-1")
+    (tmp_path / ".wandb-key").write_text(MY_KEY)
     assert first["the key for that"].startswith("tpux cp FILE 1:~/.wandb-key --worker 0, ")
     *_, script = shlex.split(upload)
     printed = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
     )
     assert not (tmp_path / ".wandb-key").exists()
-    assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
+    assert printed.stdout.startswith(f"{MY_KEY} https://wandb.lab sync /"), (printed, upload)
     assert printed.stdout.endswith(f"-{first['run']}\n")
 
 
@@ -267,16 +287,16 @@ def test_the_upload_where_the_script_activates_its_own_environment(tmp_path):
     run_directory = "$WANDB_DIR/wandb/offline-run-1-abc"
     cmd = f"PATH={venv}:$PATH; mkdir -p {run_directory}; cp {tmp_path}/record {run_directory}/run-abc.wandb; wandb x"
     command = {"cmd": cmd, "finished_by": ["wandb"], "env": {"PATH": "/usr/bin:/bin"}}
-    run = run_job({"command": command, "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"}})
+    run = run_job({"command": command, "wandb": {"api_key": "${env:MY_KEY}", "base_url": "https://wandb.lab"}})
     [shown] = [event.data for event in run.events if event.type == "collected"]
     upload, _, where = shown["to upload it"].partition(" in tpux ssh 1 --worker 0 ")
     assert where.startswith(
         "with the program's environment active while the job holds its machines; elsewhere wandb sync"
     )
-    (tmp_path / ".wandb-key").write_text("key-1")
+    (tmp_path / ".wandb-key").write_text(MY_KEY)
     env = {"HOME": str(tmp_path), "PATH": f"{venv}:/usr/bin:/bin"}
     printed = subprocess.run(["bash", "-c", upload], env=env, capture_output=True, text=True, timeout=60)
-    assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
+    assert printed.stdout.startswith(f"{MY_KEY} https://wandb.lab sync /"), (printed, upload)
     assert not (tmp_path / ".wandb-key").exists()
 
 
@@ -410,7 +430,7 @@ def test_the_url_of_a_run_is_known_while_it_is_in_progress_and_when_it_was_kille
     threading.Thread(target=server.serve_forever, daemon=True).start()
     base = f"http://127.0.0.1:{server.server_port}"
     wait = "import time\nwhile not os.path.exists('killed'): time.sleep(0.1)\nos.kill(os.getpid(), signal.SIGKILL)"
-    section = {"base_url": base, "api_key": "k" * 40, "one_run": False}
+    section = {"base_url": base, "api_key": "${env:MY_KEY}", "one_run": False}
     command = {"cmd": program(wait, "online"), "finished_by": ["wandb"]}
     with Sandbox() as sandbox:
         job = sandbox.start({"wandb": section, "command": command})

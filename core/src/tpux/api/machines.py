@@ -1,7 +1,8 @@
 """Machines, for allocators, transports and modules: `from tpux.api import machines`.
 
 Leases say which job uses a machine that tpux did not create, or which user holds it for a while. `clock_rate()` is how
-many times as fast as the machine's clock a job's time passes, 1 but for tests.
+many times as fast as the machine's clock a job's time passes, 1 but for tests. `user()` is the `tpux-user`
+of the user's own leases.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpux.env import clock_rate as clock_rate
+from tpux.env import user as user
 from tpux.model.host import OpenHost as OpenHost
 from tpux.store.leases import HOLD as HOLD
 from tpux.store.leases import acquire as acquire

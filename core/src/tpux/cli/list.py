@@ -106,6 +106,7 @@ def show_jobs(
 ) -> None:
     """Show the jobs that are active or hold machines, and the last 30 of the others."""
     from tpux.store import Store
+    from tpux.store.leases import active_of_others
     from tpux.supervisor import client, orphans
 
     store = Store()
@@ -130,6 +131,9 @@ def show_jobs(
     for line in _table(rows, chosen) if rows else ():
         echo_painted(line)
     _say_what_is_left_out(rows, older, filtered=bool(state or name or tag))
+    if theirs := active_of_others(store) if users else []:
+        whose = ", ".join(dict.fromkeys(file.user for file in theirs))
+        typer.echo(f"({len(theirs)} active jobs of {whose}, whose records only they can read: tpux find)", err=True)
     if report := orphans.last_report(store):
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         for orphan in report.orphans:

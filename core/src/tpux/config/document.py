@@ -177,10 +177,16 @@ def location_of(node: Node, value: str) -> str:
 
 
 def nodes_at(node: Node, keys: Sequence[str]) -> Iterator[Node]:
-    """Yield the values at a path of keys below the node; a list on the path stands for each of its items."""
+    """Yield the values at a path of keys below the node; a list on the path stands for each of its items.
+
+    `a.0` is the first item of a.
+    """
     if isinstance(node, SequenceNode) and keys:
-        for item in node.items:
-            yield from nodes_at(item, keys)
+        for place, item in enumerate(node.items):
+            if not keys[0].isdecimal():
+                yield from nodes_at(item, keys)
+            elif int(keys[0]) == place:
+                yield from nodes_at(item, keys[1:])
     elif not keys:
         yield node
     elif isinstance(node, MappingNode) and (entry := node.entries.get(keys[0])):

@@ -40,9 +40,10 @@ def literal_secrets(section: str, node: Node, secret: Mapping[str, str]) -> Iter
     """Yield an error for each value without a secret in one of a section's `secret_keys`."""
     for key, variable in secret.items():
         for scalar in (each for found in nodes_at(node, key.split(".")) for each in scalars(found)):
-            if not any(each.kind == "env" for each in placeholders(scalar)):
+            if scalar.value is not None and not any(each.kind == "env" for each in placeholders(scalar)):
                 message = f"{section}.{key} is a secret, which would be stored with the job"
-                hint = f"write {key}: {placeholder(variable)}, and export {variable}=..."
+                word = "-" if key.rpartition(".")[2].isdecimal() else f"{key}:"
+                hint = f"write {word} {placeholder(variable)}, and export {variable}=..."
                 yield Problem(scalar.span.location, message, hint)
 
 

@@ -142,7 +142,8 @@ class Section(BaseModel):
         Since 0.1.
 
         Returns:
-            For each key the environment variable that the error suggests. `a.b` is the key b of a.
+            For each key the environment variable that the error suggests. `a.b` is the key b of a, `a.0` the first item
+            of the list a.
         """
         return {}
 

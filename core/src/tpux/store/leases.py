@@ -61,11 +61,11 @@ def is_active(job: str) -> bool:
         except (OSError, TpuxError):
             return True
     return _is_label_of_another(store, job) or any(
-        file.name == f"{ACTIVE}/{job}" or job in _previous(file) for file in _active_of_others(store)
+        file.name == f"{ACTIVE}/{job}" or job in _previous(file) for file in active_of_others(store)
     )
 
 
-def _active_of_others(store: Store) -> list[File]:
+def active_of_others(store: Store) -> list[File]:
     """Return what the other users of a shared store have published about their active jobs."""
     published = Published(store.home, store.shared)
     return [file for file in published.files(ACTIVE) if not file.own] if published.shared else []

@@ -40,6 +40,8 @@ POLL = 1.0
 BUSY_POLL = 30.0
 # Until the next attempt to borrow a TPU that another job has borrowed.
 LEASE_POLL = 5.0
+LAST_TIME = 253402300800
+"""Seconds since the epoch: the year 10000."""
 UNCLAIMED_POLL = SETTLE / 3
 RETRY_AFTER = (10.0, 40.0)
 CHECKED_FOR = 10.0
@@ -81,12 +83,31 @@ def _passes(context: RequestContext, lease: Mapping[str, JsonValue]) -> bool:
     return lease[JOB] == machines.HOLD and lease[USER] == context.request.labels[USER]
 
 
-def wait_for(context: RequestContext, job: str) -> Waiting:
-    """Return the answer to wait for another job of this store, or for the end of a hold."""
-    tpu = f"TPU {context.name} in {context.saved.zone}"
+def wait_for(context: RequestContext, job: str, lease: Mapping[str, JsonValue]) -> Waiting:
+    """Return the answer to wait for another job of this store, or for the end of a hold.
+
+    A lease is never taken over because its user's supervisor is gone: programs outlive it, and may still run there.
+    So the answer says who can end it, and how.
+    """
+    tpu, user = f"TPU {context.name} in {context.saved.zone}", str(lease.get(USER, ""))
     if job == machines.HOLD:
-        return context.wait(f"{tpu} is held by another user; `tpux find` says who it is", LEASE_POLL)
-    return context.wait(f"{tpu} is in use by job {int(job)}; `tpux stop {int(job)} --release` frees it", LEASE_POLL)
+        until = lease.get("until")
+        end = f" until {_time(int(until))}" if isinstance(until, (int, float)) and 0 < until < LAST_TIME else ""
+        freed = f"it ends by itself, or {user or 'that user'} types `tpux release {context.name}`"
+        return context.wait(f"{tpu} is held by {user or 'another user'}{end}; {freed}", LEASE_POLL)
+    stop = f"`tpux stop {int(job)} --release`"
+    if user in {"", context.request.labels[USER]}:
+        return context.wait(f"{tpu} is in use by job {int(job)}; {stop} frees it", LEASE_POLL)
+    why = (
+        f"{tpu} is in use by job {int(job)} of {user}, also while no supervisor of {user} runs; {user} can type {stop}"
+    )
+    return context.wait(why, LEASE_POLL)
+
+
+def _lease_of(context: RequestContext, resource: TpuResource, job: str) -> Mapping[str, JsonValue]:
+    """Return the lease of the TPU that a job, or a user, has; {} if it was released just now."""
+    leases = map(machines.lease_of, context.lease_names(resource))
+    return next((lease for lease in leases if lease.get(JOB) == job), {})
 
 
 def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting | None:
@@ -98,9 +119,9 @@ def wait_for_borrower(context: RequestContext, resource: TpuResource) -> Waiting
     """
     try:
         holder = borrower(context, resource)
+        return wait_for(context, holder, _lease_of(context, resource, holder)) if holder else None
     except (OSError, TpuxError) as error:
         return _wait_for_leases(context, error) if claims_in(resource.labels) else None
-    return wait_for(context, holder) if holder else None
 
 
 def _wait_for_leases(context: RequestContext, error: Exception) -> Waiting:
@@ -123,10 +144,10 @@ def acquire(context: RequestContext, resource: TpuResource) -> Waiting | None:
         return noted.wait(f"borrowing {context.name} under all its names", 0)
     try:
         holders = machines.acquire_all(context.lease_names(resource), request.labels, request.previous_owners)
+        if holder := next(iter(holders.values()), ""):
+            return wait_for(context, holder, _lease_of(context, resource, holder))
     except (OSError, TpuxError) as error:
         return _wait_for_leases(context, error)
-    if holders:
-        return wait_for(context, next(iter(holders.values())))
     return hold_claim(context, resource)
 
 

@@ -6,7 +6,6 @@ holds the TPU meanwhile: no job takes it.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import tempfile
@@ -192,14 +191,14 @@ def _is_coming(resource: TpuResource) -> bool:
 
 
 def _require_unused(name: str, resource: TpuResource | None, leases: list[str]) -> None:
-    for lease in map(machines.lease_of, leases):
-        if lease and lease["tpux-job"] != machines.HOLD:
+    for lease in filter(None, map(machines.lease_of, leases)):
+        user = str(lease["tpux-user"])
+        their = "" if user == machines.user() else f"{user} can type: "
+        if lease["tpux-job"] != machines.HOLD:
             job = str(lease["tpux-job"]).lstrip("0")
-            raise UsageError(
-                f"{name} is in use by job {job} of {lease['tpux-user']}", hint=f"tpux stop {job} --release"
-            )
-        if lease and lease["tpux-user"] != _user():
-            raise UsageError(f"{name} is held by {lease['tpux-user']}", hint="tpux find")
+            raise UsageError(f"{name} is in use by job {job} of {user}", hint=f"{their}tpux stop {job} --release")
+        if their:
+            raise UsageError(f"{name} is held by {user}", hint=f"{their}tpux release {name}")
     for labels in (resource.labels, *(node.labels for node in resource.nodes)) if resource else ():
         if JOB in labels:
             job, user = user_of(labels)
@@ -299,10 +298,6 @@ def _create(cloud: Api, location: Location, plan: Plan) -> str:
     if plan.queued:
         return cloud.create_queued_resource(location, plan.name, plan.message, str(uuid.uuid4()))
     return cloud.create_node(location, plan.name, plan.message)
-
-
-def _user() -> str:
-    return os.environ.get("TPUX_USER") or getpass.getuser()
 
 
 def _path(location: Location, name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field
 
@@ -12,6 +13,22 @@ from tpux.fields import Duration
 Kind = Literal["started", "finished", "failed", "preempted", "restarting", "recovered", "queued", "release"]
 MAX_LINES = 20
 HttpUrl = Annotated[str, Field(pattern=r"^https?://\S+$")]
+_SERVERS = {"mailto", "mailtos", "syslog", "rsyslog"}
+_WEBHOOKS = {"json", "jsons", "xml", "xmls", "form", "forms"}
+_PLAIN_PARAMETERS = {
+    "from",
+    "to",
+    "cc",
+    "bcc",
+    "reply",
+    "name",
+    "smtp",
+    "mode",
+    "format",
+    "method",
+    "overflow",
+    "verify",
+}
 
 
 class MessageSection(Section):
@@ -41,6 +58,13 @@ class NotifySection(MessageSection):
     heartbeat_url: HttpUrl | None = None
     """A URL that the supervisor requests every 5 minutes, so that a service outside reports its death."""
 
+    def secret_keys(self) -> dict[str, str]:
+        """Return the URLs that have a secret, or may have one."""
+        found = {f"urls.{place}": "NOTIFY_URL" for place, url in enumerate(self.urls) if _may_have_secret(url)}
+        if self.heartbeat_url and "@" in self.heartbeat_url.split("/")[2]:
+            found["heartbeat_url"] = "HEARTBEAT_URL"
+        return found
+
     def warnings(self) -> dict[str, str]:
         """Return that a section without a recipient sends nothing."""
         return {} if self.urls or self.heartbeat_url else {"urls": "it is empty: nothing is sent"}
@@ -61,3 +85,21 @@ class BrevoSection(MessageSection):
     def secret_keys(self) -> dict[str, str]:
         """Return the API key."""
         return {"api_key": "BREVO_API_KEY"}
+
+
+def _may_have_secret(url: str) -> bool:
+    """Return False only for a server that is named by its host and by parameters that Apprise takes no secret from.
+
+    Most services have their token as a part of the URL that looks like any other, and the path of a webhook often is
+    one; so what is not known to be without a secret counts as one, and Apprise need not be imported to decide it.
+    """
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return True
+    if parts.scheme not in _SERVERS | _WEBHOOKS or password is not None or parts.fragment or url.count("://") > 1:
+        return True
+    if parts.scheme in _WEBHOOKS and parts.path.strip("/"):
+        return True
+    return any(name not in _PLAIN_PARAMETERS for name, _ in parse_qsl(parts.query, keep_blank_values=True))

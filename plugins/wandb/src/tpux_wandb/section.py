@@ -20,3 +20,7 @@ class WandbSection(Section):
     """The project of runs whose program does not name one."""
     one_run: bool = True
     """Whether a resumed attempt continues the run of the attempt before it."""
+
+    def secret_keys(self) -> dict[str, str]:
+        """Return the API key."""
+        return {"api_key": "WANDB_API_KEY"}
