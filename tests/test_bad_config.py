@@ -128,6 +128,7 @@ def test_digits_are_an_id_and_no_name(tpux):
     assert "there is no job 9999" in tpux("show", "9" * 300, code=2).stderr
 
 
+@pytest.mark.system
 def test_a_name_with_an_equals_sign_is_no_override(tpux):
     shell(tpux, 'echo "$1" > lr=0.1.yaml; tpux run lr=0.1.yaml; tpux rerun lr=0.1 "command.cmd=exit 3"', SUCCEEDS)
     tpux("wait", "1", code=100)

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 SUCCEEDS = "command: {cmd: echo fine}\n"
 RUNS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
 JUNK = [
@@ -46,6 +48,7 @@ def test_a_snapshot_that_is_newer_than_the_events_is_ignored(tpux):
     assert tpux.show("1")["state"] == "succeeded"
 
 
+@pytest.mark.system
 def test_a_corrupt_request_is_ignored(tpux):
     job = tpux.create(RUNS)
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())

@@ -417,6 +417,7 @@ def solve():
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("hook", ["classify_failure", "import"])
 def test_a_detector_that_blocks_holds_no_job_that_has_not_chosen_it(tpux, hook):
     tpux.env["TPUX_CLOCK_RATE"] = "20"

@@ -37,6 +37,7 @@ def keys(tpux, request):
     return tpux
 
 
+@pytest.mark.system
 def test_each_start_has_what_the_last_end_has_removed(keys):
     job = keys.create(CONFIG)
     keys("wait", job, code=100)
@@ -54,6 +55,7 @@ def test_each_start_has_what_the_last_end_has_removed(keys):
     assert len(keys.events(job, "clean-up-started")) >= 4
 
 
+@pytest.mark.system
 def test_a_resume_waits_for_the_clean_up(keys):
     job = keys.create(CONFIG.replace("ls key", "ls key; touch hold"))
     home = keys.machines(job) / "worker-0" if keys.directory(job).joinpath("machines").exists() else None
@@ -70,6 +72,7 @@ def test_a_resume_waits_for_the_clean_up(keys):
     keys.until_done()
 
 
+@pytest.mark.system
 def test_a_failed_set_up_is_cleaned_up_and_a_successful_one_stays(keys):
     job = keys.create(CONFIG.replace("ls key; exit 3", "sleep 1000"))
     keys.until_state(job, "running")

@@ -114,6 +114,7 @@ def test_the_environment_starts_in_the_directory_too(tpux, project):
     assert lines(tpux, job) == ["one", "1"]
 
 
+@pytest.mark.system
 def test_what_no_job_uses_is_removed_with_the_job(tpux, project):
     def stored() -> set[str]:
         return {path.stem for path in tpux.home.glob("code/snapshots/*.json")}
@@ -292,6 +293,7 @@ def test_dev_restarts_the_program_with_each_change_of_the_code(tpux, project):
     assert tpux.show(job)["attempt"] == 3
 
 
+@pytest.mark.system
 def test_dev_says_what_it_waits_for(tpux, project):
     job = running(tpux, SAVING.replace("GO", str(tpux.work / "go")))
     tpux("stop", job, "--no-wait")
@@ -368,6 +370,7 @@ def test_a_sync_sends_changed_files_only(tpux, project):
     assert (project / "copied.txt").read_text() == "one\n", "a relative path starts where the program does"
 
 
+@pytest.mark.system
 def test_a_sync_takes_another_revision(tpux, project):
     git(project, "checkout", "--quiet", "-b", "experiment")
     (project / "train.py").write_text("experiment\n")

@@ -58,6 +58,7 @@ def test_the_files_of_a_failed_program_are_fetched_too(tpux):
     assert "collected:    attempt 1: 1 file collected, 2 B, in " in tpux("show", job).stdout
 
 
+@pytest.mark.system
 def test_each_attempt_has_its_own_files(tpux):
     text = JOB.format(
         cmd='echo $TPUX_ATTEMPT >n; [ "$TPUX_ATTEMPT" = 2 ] || kill -9 $$', patterns="[n]", accelerator="v4-8"
@@ -155,6 +156,7 @@ ln -s $HOME/../elsewhere out; ln -s ../elsewhere/a model.pkl
     assert event["missing"] == []
 
 
+@pytest.mark.system
 def test_a_pattern_with_too_many_files_takes_none_of_the_others(tpux):
     cmd = "mkdir many; cd many; seq 10003 | xargs touch; cd ..; echo 1 >last"
     _, event = run(tpux, cmd, "['many/*', last, none]", "command.collect_limit=1kB")

@@ -250,6 +250,7 @@ def test_inspect_that_raises_ends_no_attempt(tpux):
     assert len(tpux.events(job, "attempt-started")) == 1
 
 
+@pytest.mark.system
 def test_a_transport_that_raises_ends_no_attempt(tpux):
     code = """
 class Host:

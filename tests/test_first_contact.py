@@ -93,6 +93,7 @@ def exchanges(directory: Path, step: str) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(directory.glob(f"*-{step}.json"))]
 
 
+@pytest.mark.system
 def test_every_creation_is_asked_for_and_everything_is_deleted(recorded):
     cloud, directory, output = recorded
     assert output.count("yes or no") == 4 == len(created(cloud))

@@ -57,6 +57,7 @@ def test_a_step_that_cannot_be_ended_fails_and_so_does_the_job(tpux, mount):
     assert hung(mount)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("where", "prefix"), representative([("cmd", "exec "), ("cmd", ""), ("setup", "exec ")]))
 def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where, prefix):
     job = create(tpux, mount, **{where: f"{prefix}stat {mount}/file; true"})

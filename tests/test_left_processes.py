@@ -23,6 +23,7 @@ def left(tpux, command, *overrides):
     return tpux.create(CONFIG.format(cmd=command), *overrides)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("detached", ["nohup sleep 1000 &", "setsid -f sleep 1000", "tmux -L LEFT new -d 'sleep 1000'"])
 def test_a_program_in_the_background_is_held_and_the_attempt_is_incomplete(tpux, detached):
     job = left(tpux, detached.replace("LEFT", tpux.work.parent.name))

@@ -310,6 +310,7 @@ def test_an_interrupted_reboot_keeps_the_machines_for_a_limited_time(world):
     assert not world.cloud.up
 
 
+@pytest.mark.system
 def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(world, monkeypatch):
     world.create("job: {max_restarts: {program: 1, host-lost: 0}}\ncommand: {cmd: 'exit 1'}")
     world.until("recovering")

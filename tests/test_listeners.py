@@ -366,6 +366,7 @@ def test_only_plugins_that_may_be_listeners_are_imported(tpux):
     assert not list(place.glob("*.imported"))
 
 
+@pytest.mark.system
 def test_a_wrapper_of_on_event_surrounds_every_call_of_all_listeners(tpux):
     tpux.env["TPUX_DISABLED_PLUGINS"] = "ssh,history,limits,notify,brevo_email,sheets"  # listeners too
     place = install(tpux, NOTHING)
@@ -387,6 +388,7 @@ def test_a_wrapper_of_on_event_surrounds_every_call_of_all_listeners(tpux):
     assert not (tpux.directory(job) / "listeners/around.json").exists()
 
 
+@pytest.mark.system
 def test_a_blocked_import_delays_no_other_listener_for_good(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = FAST
     place = install(tpux, NOTHING)
@@ -397,6 +399,7 @@ def test_a_blocked_import_delays_no_other_listener_for_good(tpux):
     tpux.until(lambda: tpux.supervisor() is None)
 
 
+@pytest.mark.system
 def test_a_listener_whose_section_asks_for_ticks_gets_them_also_while_nothing_happens(tpux):
     """Also from a supervisor that has no event to deliver; what fails is reported, and no event is skipped for it."""
     tpux.env["TPUX_CLOCK_RATE"] = FAST

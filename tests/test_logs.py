@@ -49,6 +49,7 @@ def test_a_pipe_gets_every_line_of_every_worker(tpux, job):
     assert re.fullmatch(r"\[0\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d end\n", stamped)
 
 
+@pytest.mark.system
 def test_the_first_error(tpux):
     script = "echo fine; [ $TPUX_WORKER != 1 ] || { echo ValueError: bad; echo after; exit 3; }; sleep 1000"
     job = tpux.create(FOUR.format(script=script))

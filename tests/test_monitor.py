@@ -253,6 +253,7 @@ def test_the_terminal_is_left_as_it_was(tpux, job, end):
     assert terminal.screen.cursor.hidden is False
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("size", [(80, 24), (40, 12)])
 def test_a_resize_and_ctrl_z(tpux, job, size):
     """A shell on a terminal, which exports its size: Ctrl-Z gives the screen back to it, and `fg` the monitor."""

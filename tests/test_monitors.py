@@ -154,6 +154,7 @@ def test_a_disabled_monitor_is_not_called(world: World, thermometer: Thermometer
     assert thermometer.asked == []
 
 
+@pytest.mark.system
 def test_a_worker_on_which_something_was_found_is_examined_sooner(world: World, thermometer: Thermometer) -> None:
     world.cloud.workers = 1
     thermometer.answer = lambda _: [Finding("note", "80 degrees", where="temperature")]

@@ -306,6 +306,7 @@ def require_standing(tpux, running: subprocess.Popen[bytes], pid: int) -> None:
     assert not tpux.alive(pid)
 
 
+@pytest.mark.system
 def test_a_copy_ends_when_the_supervisor_stands_still(tpux, slow_tar, job):
     (tpux.work / "data").mkdir()
     (tpux.work / "data/file").write_text("content\n")

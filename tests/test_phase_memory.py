@@ -144,6 +144,7 @@ def test_only_a_turn_writes_events():
     assert steps == {"advance.py"}, "only a controller makes one"
 
 
+@pytest.mark.system
 def test_a_turn_has_the_machines_while_an_event_is_written(world):
     """Tasks on workers read them in threads of their own."""
     turn, missing, ended = world.turn, list[Exception](), threading.Event()

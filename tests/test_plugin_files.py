@@ -97,6 +97,7 @@ def test_an_edit_changes_no_job_and_jobs_of_one_supervisor_have_each_their_own(t
     assert ("two", second, "attempt-ended") in lines
 
 
+@pytest.mark.system
 def test_a_resumed_job_keeps_its_copy_until_it_is_told_to_read_the_file_again(tpux):
     file = write(tpux.work / "my_rule.py", RULE.replace('"resume"', '"none"').replace('Action("none")', "Action()"))
     tpux("run", tpux.config(CONFIG.replace("= 2", "= 4")), code=100)

@@ -233,6 +233,7 @@ def test_check_a_complete_plugin(tpux, apt):
     assert "skipped: module_contract: it needs a config\n  hint: tpux plugins check apt --config FILE" in printed
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("change", "message"),
     representative(

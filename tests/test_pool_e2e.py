@@ -77,6 +77,7 @@ def test_a_job_is_preempted_takes_another_tpu_and_leaves_both_as_it_found_them(p
     assert [request for request in pool.requests if request.method in DELETIONS] == []
 
 
+@pytest.mark.system
 @pytest.mark.process
 def test_one_tpu_by_its_alias(pool: Emulator, tmp_path: Path) -> None:
     make(pool, "one", "two")

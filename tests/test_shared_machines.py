@@ -62,6 +62,7 @@ def test_the_command_runs_on_every_worker_of_a_shared_home(shared):
     assert sorted(ran.read_text().split()) == ["0", "1"]
 
 
+@pytest.mark.system
 def test_exec_and_a_second_attempt_on_a_shared_home(shared):
     tpux = shared('f"machine-{index}"')
     fails = CONFIG.replace(">> ran", ">> ran; exit 3")

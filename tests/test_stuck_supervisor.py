@@ -76,6 +76,7 @@ def age(tpux, seconds: float) -> None:
     os.utime(heartbeat(tpux), (at, at))
 
 
+@pytest.mark.system
 def test_a_main_loop_that_does_not_move_is_replaced_and_jobs_continue(tpux, note):
     job, go, pid = gated(tpux)
     assert tpux.json("supervisor", "status")["replaced"] == []

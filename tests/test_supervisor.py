@@ -44,6 +44,7 @@ def gated(tpux) -> tuple[str, Path]:
     return job, go
 
 
+@pytest.mark.system
 def test_the_supervisor_ends_when_no_job_runs(tpux):
     job, go = gated(tpux)
     pid = tpux.supervisor()
@@ -68,6 +69,7 @@ def test_concurrent_commands_start_one_supervisor(tpux):
     assert [len(tpux.events(job.zfill(6), "attempt-started")) for job in ids] == [1, 1, 1, 1]
 
 
+@pytest.mark.system
 def test_stopping_the_supervisor_leaves_the_program_running(tpux):
     job, go = gated(tpux)
     tpux("supervisor", "stop")
@@ -158,6 +160,7 @@ def test_status_waits_for_a_supervisor_that_is_just_starting(tpux, monkeypatch):
     tpux("wait", job)
 
 
+@pytest.mark.system
 def test_any_command_restarts_a_killed_supervisor(tpux):
     job, go = gated(tpux)
     tpux.kill_supervisor()

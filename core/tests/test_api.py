@@ -198,6 +198,7 @@ NOISY = """
 """
 
 
+@pytest.mark.system
 def test_plugins_that_are_not_selected_get_events_and_failures_only(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

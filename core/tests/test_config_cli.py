@@ -133,6 +133,7 @@ def test_written_yaml_reads_back_as_the_same_data(data: dict[str, object]) -> No
     assert YAML(typ="safe", pure=True).load(stream.getvalue()) == data
 
 
+@pytest.mark.system
 def test_the_schema_has_all_installed_plugins(tpux: Run) -> None:
     made = json.loads(tpux("schema").stdout)
     assert made["additionalProperties"] is False

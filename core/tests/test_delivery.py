@@ -65,6 +65,7 @@ def test_an_event_is_delivered_only_when_it_is_known_to_be_on_the_disk(tmp_path:
     assert listener.received == ["created", "waiting"]
 
 
+@pytest.mark.system
 def test_a_job_that_cannot_be_opened_is_no_failure_of_the_listener(tmp_path: Path) -> None:
     """Such as a job whose plugin was uninstalled; the events follow when it is back."""
     store = Store(tmp_path, "me")

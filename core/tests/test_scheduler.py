@@ -78,6 +78,7 @@ def stop(controller: JobController) -> float:
     return scheduler.LONGEST_DELAY
 
 
+@pytest.mark.system
 def test_a_job_gets_turns_however_often_they_raise(supervise, clock):
     turns: list[float] = []
 

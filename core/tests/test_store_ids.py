@@ -31,6 +31,7 @@ for _ in range(30):
 """
 
 
+@pytest.mark.system
 def test_sixteen_processes_create_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CREATOR, str(tmp_path)]
     creators = [

@@ -16,6 +16,7 @@ command: {{cmd: 'echo up $TPUX_ATTEMPT; until [ -e {go}$TPUX_ATTEMPT ]; do sleep
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "clocks",
     representative(

@@ -37,6 +37,7 @@ def finish(tpux, job, go) -> None:
     assert lines[1:-1] == [str(number).encode() for number in range(1, len(lines) - 1)], "nothing is lost or repeated"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("error", "calls", "path"),
     representative(

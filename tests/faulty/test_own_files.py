@@ -16,6 +16,7 @@ def gated(tpux) -> str:
     return job
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("error", "calls", "path"),
     representative(
@@ -45,6 +46,7 @@ def test_the_supervisor_survives_an_error(tpux, faults, error, calls, path):
     assert [len(tpux.events(each, "attempt-started")) for each in (job, "000002")] == [1, 1]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", representative(["/store.json", "/supervisor/*/lock"]))
 def test_a_supervisor_starts_although_its_files_cannot_be_read_at_first(tpux, faults, path):
     job = gated(tpux)

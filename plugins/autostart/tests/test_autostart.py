@@ -72,6 +72,7 @@ def lock_of(tpux) -> str:
     return next(tpux.home.glob("supervisor/*/lock")).read_text()
 
 
+@pytest.mark.system
 def test_systemd_restarts_a_supervisor_that_is_killed(tpux, stand_ins):
     done = tpux("supervisor", "install")
     assert "the supervisor is started at boot and after a crash by systemd (tpux-supervisor-" in done.stderr
@@ -118,6 +119,7 @@ def test_without_linger_the_user_is_told(tpux, stand_ins):
     assert "warning: systemd ends it with your last login" in tpux("supervisor", "install").stderr
 
 
+@pytest.mark.system
 def test_cron_starts_a_supervisor_for_a_job_that_needs_one(tpux, stand_ins):
     (stand_ins / "no-systemd").touch()
     (stand_ins / "table").write_text("0 1 * * * backup\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tpux_testing import command_contract, hooks_contract, module_contract, section_contract
 
 
@@ -15,6 +17,7 @@ def test_module(repository):
     module_contract("code", {"dir": str(repository.path)})
 
 
+@pytest.mark.system
 def test_sync(repository, tpux_cli):
     job = tpux_cli.run_job({"code": {"dir": str(repository.path)}}, keep=True)
     without = tpux_cli.run_job()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tpux_testing import environment_contract, hooks_contract, module_contract, section_contract
 
 
+@pytest.mark.system
 def test_hooks_and_section():
     hooks_contract("docker")
     example = {"image": "a/b:1", "env_vars": ["HOME=/home/me"], "mount_dirs": ["/data"], "workdir": "/", "flags": []}

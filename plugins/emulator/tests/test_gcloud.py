@@ -85,6 +85,7 @@ def test_a_zone_without_tpus(gcloud: Gcloud) -> None:
     assert "PERMISSION_DENIED" in gcloud("tpu-vm", "list", "--zone=us-north9-x", code=1).stderr
 
 
+@pytest.mark.system
 def test_types_and_versions(gcloud: Gcloud) -> None:
     types = gcloud.json("tpu-vm", "accelerator-types", "list")
     assert {each["type"] for each in types} >= {"v4-8", "v4-16", "v4-4096"}
@@ -95,6 +96,7 @@ def test_types_and_versions(gcloud: Gcloud) -> None:
     assert "tpu-ubuntu2204-base" in [each["version"] for each in versions]
 
 
+@pytest.mark.system
 def test_a_queued_resource_of_one_node(gcloud: Gcloud, api_cloud: Emulator) -> None:
     create = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
     gcloud("queued-resources", "create", "gq1", "--node-id=gqn1", *create, "--spot", "--valid-until-duration=2h")
@@ -113,6 +115,7 @@ def test_a_queued_resource_of_one_node(gcloud: Gcloud, api_cloud: Emulator) -> N
     assert "NOT_FOUND" in gcloud("tpu-vm", "describe", "gqn1", code=1).stderr
 
 
+@pytest.mark.system
 def test_a_queued_resource_of_several_nodes(gcloud: Gcloud, api_cloud: Emulator) -> None:
     create = ("--accelerator-type=v4-16", "--runtime-version=tpu-ubuntu2204-base", "--async")
     gcloud("queued-resources", "create", "gq2", "--node-count=2", "--node-prefix=gms", *create)
@@ -129,6 +132,7 @@ def test_a_failed_creation_is_reported(gcloud: Gcloud, api_cloud: Emulator) -> N
     assert "There is no more capacity in the zone" in output
 
 
+@pytest.mark.system
 def test_ssh_and_scp_on_real_workers(ssh_cloud: Emulator, gcloud_home: Path, tmp_path: Path) -> None:
     if ssh_cloud.ssh_port != 22:
         pytest.skip("gcloud's scp needs port 22, which this user cannot bind")

@@ -30,6 +30,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     emulator(tmp_path / "home", "reset")
 
 
+@pytest.mark.system
 def test_the_commands_of_the_page(home: Path) -> None:
     started = emulator(home, "start", "--detach", "--no-workers", "--port", "0", "--kubernetes", "0", "--tls")
     assert started.returncode == 0, started.stderr
@@ -59,6 +60,7 @@ def test_the_commands_of_the_page(home: Path) -> None:
     assert sorted(path.name for path in home.iterdir()) == ["lock"]
 
 
+@pytest.mark.system
 def test_errors_of_the_commands(home: Path) -> None:
     assert emulator(home, "start", "--detach", "--no-workers", "--port", "0").returncode == 0
     nothing = emulator(home, "pod", "preempt", "x")

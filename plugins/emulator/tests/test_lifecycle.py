@@ -40,6 +40,7 @@ def test_the_start_names_the_ssh_port_of_the_workers(tmp_path: Path) -> None:
         emulator(tmp_path, "stop")
 
 
+@pytest.mark.system
 def test_a_session_at_the_command_line(tmp_path: Path) -> None:
     output = emulator(tmp_path, "start", "--detach", "--port", "0", "--no-workers")
     assert "listens on http://127.0.0.1:" in output

@@ -174,6 +174,7 @@ def test_preemption_ends_every_process(ssh_cloud: Emulator, root: None, key: Pat
     assert outcome.status_code == 200
 
 
+@pytest.mark.system
 def test_a_notice_precedes_the_preemption(ssh_cloud: Emulator, root: None, key: Path) -> None:
     ready(ssh_cloud, "w3", metadata=keys_for(key, "alice"))
     where = f"alice@{address(ssh_cloud, 'w3')}"

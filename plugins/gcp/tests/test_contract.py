@@ -11,12 +11,14 @@ from tpux_testing import allocator_contract, command_contract, hooks_contract, s
 WORDS = pytest.mark.parametrize("word", ["tpu-vm", "queued-resources"])
 
 
+@pytest.mark.system
 @WORDS
 def test_hooks_and_section(word):
     hooks_contract(word)
     section_contract(word)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("word", "tpu"), [("tpu-vm", {}), ("queued-resources", {"accelerator": "v4-16", "node_count": 2})]
 )

@@ -75,6 +75,7 @@ def test_not_while_a_program_of_tpux_runs(drive, tmp_path):
     wait_until(lambda: not job.nodes())
 
 
+@pytest.mark.system
 def test_not_while_somebody_is_logged_in_nor_soon_after(drive, cloud, tmp_path):
     """To another worker than the one that decides: that one was unattended all the time."""
     after = 3 * AFTER

@@ -226,6 +226,7 @@ def test_the_preview_says_what_would_be_done_and_does_nothing(worker: Path, hold
     assert (worker / "tmp/tpu_logs/tpu_driver.INFO").exists()
 
 
+@pytest.mark.system
 def test_a_process_that_ignores_sigterm_is_killed(worker: Path, hold: Start) -> None:
     stubborn = hold(worker / "accel0", ignore_term=True)
     assert run(worker, "repair", force=True).returncode == 0

@@ -149,6 +149,7 @@ def test_events_within_the_digest_are_one_message(tpux, http):
     assert re.match(r"tpux: \d events, job 1 train has started", http.bodies[0]["title"])
 
 
+@pytest.mark.system
 def test_a_preemption_and_the_recovery_are_reported(tpux, http):
     more = "  events: [started, preempted, recovered, restarting, finished]\n"
     text = config("if [ $TPUX_ATTEMPT = 1 ]; then exit 9; fi", webhook(http, more), ", rule: resume")
@@ -164,6 +165,7 @@ def test_a_preemption_and_the_recovery_are_reported(tpux, http):
     assert "cause: n1 is gone" in message.text
 
 
+@pytest.mark.system
 def test_a_job_that_waits_and_machines_about_to_be_released_are_reported_once(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "60"
     tpux.plugin("tpux-paid", PAID, entries="paid = tpux_paid")
@@ -304,6 +306,7 @@ def test_a_heartbeat_with_a_password_in_a_config_is_an_error(tpux):
     tpux("config", "check", tpux.config(section.replace(SECRET, "${env:KEY}")))
 
 
+@pytest.mark.system
 def test_the_heartbeat_is_requested_while_the_supervisor_lives(tpux, http):
     tpux.env["TPUX_CLOCK_RATE"] = "120"
     beat = f"notify: {{heartbeat_url: 'http://127.0.0.1:{http.port}/ping/{SECRET}'}}\n"

@@ -81,6 +81,7 @@ def test_a_preempted_tpu_is_given_back_and_another_one_taken(cloud, by_hand, job
     assert labels(cloud, "one") == {} or "PREEMPTED" in str(cloud.status()), "it is not deleted"
 
 
+@pytest.mark.system
 def test_holds(by_hand, job, cli):
     by_hand("one")
     cli("tpu", "register", "one", "--alias", "p1")

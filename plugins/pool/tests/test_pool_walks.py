@@ -205,6 +205,7 @@ class Walk:
         assert [job.saved for job in self.jobs if job.saved] == []
 
 
+@pytest.mark.system
 @settings(max_examples=max(25, settings().max_examples // 4))  # each takes a second on a slow machine
 @given(seed=st.integers(0, 2**32))
 def test_two_jobs_never_hold_one_tpu_and_nothing_is_left(seed):

@@ -205,6 +205,7 @@ def test_a_node_of_a_queued_resource_with_another_name_is_known_by_the_name_that
     assert not list(plans.iterdir())
 
 
+@pytest.mark.system
 def test_a_queued_resource(cloud, cli):
     before = sent(cloud, "queuedResources.create")  # by the tests before: they share the emulator
     cli("tpu", "create", "queued", "--type", "v4-8", "--queued", "--pricing", "spot")
@@ -215,6 +216,7 @@ def test_a_queued_resource(cloud, cli):
     cli("tpu", "delete", "queued", "-y")
 
 
+@pytest.mark.system
 def test_one_that_is_in_use_stays(cloud, by_hand, cli, job):
     before = sent(cloud, "nodes.delete")  # by the tests before, which share the emulator
     by_hand("one"), by_hand("two"), by_hand("of-a-job", labels={"tpux-store": "beef", "tpux-job": "000007"})

@@ -63,6 +63,7 @@ def processes_below(home: Path) -> list[int]:
     return found
 
 
+@pytest.mark.system
 def test_a_program_that_resumes_each_time(tpux: Tpux) -> None:
     report = rehearse(tpux, config(tpux), "--preempt-after", "2s", "--times", "2")
     assert (report["verdict"], report["passed"]) == ("resumed", True)
@@ -79,6 +80,7 @@ def test_a_program_that_resumes_each_time(tpux: Tpux) -> None:
     assert (logs / "attempt-2/command_worker_0.log").read_text().startswith("restored step ")
 
 
+@pytest.mark.system
 def test_a_program_that_computes_the_same_as_an_undisturbed_one(tpux: Tpux) -> None:
     path = config(tpux, steps=60)
     report = rehearse(tpux, path, "--preempt-after", "2s", "--times", "1", "--compare", "loss {value}")
@@ -145,6 +147,7 @@ def test_a_program_on_emulated_tpu_vms_that_saves_in_its_home_directory(tpux: Tp
     assert "/ckpt" in seen
 
 
+@pytest.mark.system
 def test_a_program_that_starts_over(tpux: Tpux) -> None:
     path = config(tpux, on_resume='echo "no checkpoint found"', each_step='echo $step > "$HOME/ckpt"')
     done = tpux("rehearse", path, "--preempt-after", "4s", "--times", "1", code=1)
@@ -167,6 +170,7 @@ def test_an_option_that_is_nearly_right(tpux: Tpux) -> None:
     assert "local.preempt_after" not in done.stderr
 
 
+@pytest.mark.system
 def test_a_pattern_of_checkpoints_that_matches_nothing(tpux: Tpux) -> None:
     done = tpux("rehearse", config(tpux), "command.checkpoint=step-*", "--preempt-after", "2s", "--times", "1", code=1)
     assert (
@@ -175,6 +179,7 @@ def test_a_pattern_of_checkpoints_that_matches_nothing(tpux: Tpux) -> None:
     assert "no resume_args" not in done.stdout, "the script reads the variables itself"
 
 
+@pytest.mark.system
 def test_a_program_that_fails_after_the_preemption(tpux: Tpux) -> None:
     path = config(tpux, on_resume='[ $TPUX_RESUME = 0 ] || { echo "corrupt checkpoint"; exit 3; }')
     report = rehearse(tpux, path, "--preempt-after", "2s", code=1)
@@ -195,6 +200,7 @@ def test_a_program_that_ends_before_the_preemption(tpux: Tpux) -> None:
     assert report["seen"] == ["take a shorter --preempt-after"]
 
 
+@pytest.mark.system
 def test_a_program_that_ends_before_all_preemptions(tpux: Tpux) -> None:
     report = rehearse(tpux, config(tpux, steps=25), "--preempt-after", "2s", "--times", "3", code=1)
     count = len(report["interruptions"])
@@ -202,6 +208,7 @@ def test_a_program_that_ends_before_all_preemptions(tpux: Tpux) -> None:
     assert f"only {count} of 3 preemptions took place" in report["seen"]
 
 
+@pytest.mark.system
 def test_a_program_that_saves_in_its_first_attempt_only(tpux: Tpux) -> None:
     each_step = '[ "$TPUX_ATTEMPT" != 1 ] || save; [ ! -e "$TPUX_PREVIOUS_OUTPUT_DIR/step" ] || '
     path = config(tpux, each_step=each_step + 'cp "$TPUX_PREVIOUS_OUTPUT_DIR/step" "$TPUX_OUTPUT_DIR/step"')
@@ -210,6 +217,7 @@ def test_a_program_that_saves_in_its_first_attempt_only(tpux: Tpux) -> None:
     assert report["message"].startswith("the program did not resume: nothing was saved in attempt 2")
 
 
+@pytest.mark.system
 def test_a_program_without_steps(tpux: Tpux) -> None:
     path = tpux.config("command: {cmd: 'while :; do echo working; sleep 0.1; done'}")
     report = rehearse(tpux, path, "--preempt-after", "2s", "--times", "1", code=1)
@@ -227,12 +235,14 @@ def test_a_program_that_saves_only_at_the_notice(tpux: Tpux) -> None:
     assert "no file in $TPUX_OUTPUT_DIR was written" in without.stdout
 
 
+@pytest.mark.system
 def test_a_stop_and_a_restart(tpux: Tpux) -> None:
     report = rehearse(tpux, config(tpux), "--restart", "--preempt-after", "2s")
     [one] = report["interruptions"]
     assert (report["verdict"], one["kind"], one["resumed"]) == ("resumed", "stopped", True)
 
 
+@pytest.mark.system
 def test_a_restart_that_starts_over(tpux: Tpux) -> None:
     report = rehearse(tpux, config(tpux, on_resume=":"), "--restart", "--preempt-after", "2s", code=1)
     assert report["verdict"] == "not-resumed"
@@ -252,6 +262,7 @@ def test_ctrl_c_ends_the_job_and_keeps_its_output(tpux: Tpux) -> None:
     assert_nothing_is_left(tpux, kept)
 
 
+@pytest.mark.system
 def test_the_next_rehearsal_ends_one_whose_command_was_killed(tpux: Tpux) -> None:
     process = tpux.popen("rehearse", config(tpux), "--preempt-after", "1h")
     tpux.until(lambda: any((tpux.home / "rehearsals").glob("*/store/jobs/*/*/logs/attempt-1/command_worker_0.log")))

@@ -115,6 +115,7 @@ def test_a_rate_limit_is_waited_out_and_reported(tpux, sheet):
     go(tpux, job)
 
 
+@pytest.mark.system
 def test_a_revoked_key_delays_no_job_is_reported_and_may_be_replaced(tpux, sheet):
     tpux.env["TPUX_CLOCK_RATE"] = "60"
     sheet.revoked = True

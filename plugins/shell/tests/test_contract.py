@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tpux_testing import CommandLine, command_contract
 
 
+@pytest.mark.system
 def test_commands(tpux_cli: CommandLine) -> None:
     job = tpux_cli.run_job({"command": {"cmd": "echo text >made"}}, keep=True)
     wrong = [["77", "ls"], [job, "--worker", "9", "ls"], [job]]

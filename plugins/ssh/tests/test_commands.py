@@ -104,6 +104,7 @@ def test_no_output_is_lost_when_sessions_are_killed(fleet: Fleet) -> None:
         assert fleet.tpux("logs", job, "--worker", str(worker)).stdout == expected
 
 
+@pytest.mark.system
 def test_a_worker_whose_disk_is_full_fails_the_set_up_and_is_named(fleet: Fleet) -> None:
     markers = fleet.servers[2].home / ".tpux/ready"
     subprocess.run(["rm", "-rf", str(markers)], check=True)
@@ -123,6 +124,7 @@ def test_a_worker_whose_disk_is_full_fails_the_set_up_and_is_named(fleet: Fleet)
     fleet.tpux("delete", "-y", job)
 
 
+@pytest.mark.system
 def test_a_login_starts_where_the_program_does(fleet: Fleet, tmp_path: Path) -> None:
     """With a terminal and without one; the profile of the user must not hide the environment."""
     (tmp_path / "code").mkdir()
@@ -226,6 +228,7 @@ def fetch(port: int) -> str:
         return connection.makefile().read()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "borrowed"])
 def test_a_tunnel_ends_when_its_job_has_released_the_machines(fleet: Fleet, deleted: bool) -> None:
     held = fleet.tpux("create", fleet.config("exec sleep 300")).stdout.strip()
@@ -245,6 +248,7 @@ def test_a_tunnel_ends_when_its_job_has_released_the_machines(fleet: Fleet, dele
     fleet.tpux("delete", "-y", held)
 
 
+@pytest.mark.system
 def test_exec_runs_on_all_workers_and_exits_with_the_worst_code(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--", 'echo "$PWD $HOME"; printf last')
     assert result.returncode == 0, result.stderr
@@ -258,6 +262,7 @@ def test_exec_runs_on_all_workers_and_exits_with_the_worst_code(fleet: Fleet, jo
     assert results == [{"worker": i, "code": 0, "problem": "", "output": "a  b $HOME\n"} for i in (0, 3)]
 
 
+@pytest.mark.system
 def test_exec_names_the_unreachable_worker(fleet: Fleet, job: str) -> None:
     fleet.servers[1].stop()
     result = fleet.tpux("exec", job, "--", "echo here")
@@ -268,6 +273,7 @@ def test_exec_names_the_unreachable_worker(fleet: Fleet, job: str) -> None:
     fleet.servers[1].start()
 
 
+@pytest.mark.system
 def test_exec_ends_commands_at_the_timeout(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--timeout", "8s", "--workers", "0", "--", f"echo begun; sleep 77.{os.getpid()}")
     assert (result.returncode, result.stdout) == (124, "[0] begun\n")
@@ -285,6 +291,7 @@ def test_interrupting_exec_ends_its_commands(fleet: Fleet, job: str) -> None:
     assert fleet.tpux("exec", job, "--workers", "0", "--", f"pgrep -f '^sleep 88.{os.getpid()}'").returncode == 1
 
 
+@pytest.mark.system
 def test_exec_ends_its_commands_quietly_when_its_stdout_is_closed(fleet: Fleet, job: str) -> None:
     words = [fleet.tpux.program, "exec", job, "--workers", "0-1", "--", f"exec yes 99.{os.getpid()}"]
     env = {**os.environ, "TPUX_HOME": str(fleet.tpux.home)}
@@ -315,6 +322,7 @@ def test_cp_to_a_path_below_a_file(fleet: Fleet, job: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.system
 def test_system_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> None:
     result = fleet.tpux("ssh", job, "--worker", "2", "--", "hostname; echo $PWD; exit 4")
     assert (result.returncode, result.stdout.split()[-1]) == (4, "/root")
@@ -328,6 +336,7 @@ def test_system_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> N
     assert (fleet.servers[3].home / "there").read_text() == "copied"
 
 
+@pytest.mark.system
 def test_a_regenerated_host_key_is_accepted_on_request(fleet: Fleet, job: str) -> None:
     fleet.servers[1].stop()
     fleet.servers[1].new_host_key()
@@ -398,6 +407,7 @@ def test_ports_that_cannot_be_forwarded(fleet: Fleet, job: str, ports: list[str]
     assert "LOCAL:REMOTE" in refused.stderr
 
 
+@pytest.mark.system
 def test_commands_fail_for_a_job_without_machines(tpux: Tpux, tmp_path: Path) -> None:
     path = tmp_path / "local.yaml"
     path.write_text("command: {cmd: 'true'}\n")
@@ -408,6 +418,7 @@ def test_commands_fail_for_a_job_without_machines(tpux: Tpux, tmp_path: Path) ->
         assert "holds no machines" in result.stderr
 
 
+@pytest.mark.system
 def test_a_local_job_supports_exec_but_not_ssh(tpux: Tpux, tmp_path: Path) -> None:
     path = tmp_path / "local.yaml"
     path.write_text("tpu: {accelerator: v4-16}\ncommand: {cmd: 'touch ready; sleep 300'}\n")

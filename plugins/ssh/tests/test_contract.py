@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from ssh_servers import free_port
 from ssh_support import MakeServer, make_job, worker_at
 
@@ -70,6 +71,7 @@ def _new_key(path: Path) -> str:
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
 
 
+@pytest.mark.system
 def test_commands(tpux_cli: CommandLine) -> None:
     local = tpux_cli.run_job(keep=True)  # its workers cannot be logged into
     for command in ("ssh", "ssh-config", "tunnel"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from network_namespace import Namespace
 from ssh_support import MakeServer
 
@@ -17,6 +18,7 @@ class Waits:
         yield sh("echo begin | tee -a ran; until [ -e go ]; do sleep 0.1; done; echo end | tee -a ran")
 
 
+@pytest.mark.system
 def test_a_worker_whose_packets_are_dropped_delays_no_other_and_its_step_runs_once(
     namespace: Namespace, make_server: MakeServer
 ) -> None:

@@ -133,6 +133,7 @@ def test_an_unreachable_jump_host_fails_all_workers_at_once(tmp_path: Path) -> N
     assert logins < 10
 
 
+@pytest.mark.system
 def test_a_job_on_hosts_behind_a_jump_host(jump: Server, make_server: MakeServer, tpux: Tpux, tmp_path: Path) -> None:
     servers = [make_server() for _ in range(2)]
     config = tmp_path / "train.yaml"

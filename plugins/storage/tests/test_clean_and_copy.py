@@ -82,6 +82,7 @@ def end(tpux, job, tmp_path):
     tpux("wait", job)
 
 
+@pytest.mark.system
 def test_old_checkpoints_are_shown_and_deleted_and_the_newest_complete_one_is_not(tpux, cloud, job, tmp_path):
     number, (first, second) = job
     end(tpux, number, tmp_path)
@@ -107,6 +108,7 @@ def test_old_checkpoints_are_shown_and_deleted_and_the_newest_complete_one_is_no
     assert cloud.names(second) == ["ckpt-200", "ckpt-300"]
 
 
+@pytest.mark.system
 def test_what_a_live_attempt_resumes_from_is_not_deleted(tpux, cloud, tmp_path):
     job = tpux.create(CONFIG.replace("FILE", str(tmp_path / "go")).replace("exit 3", "{ sleep 8; exit 3; }"))
     tpux.until_state(job, "running")
@@ -139,6 +141,7 @@ def test_nothing_is_deleted_where_it_is_unknown_what_is_complete(tpux, cloud, jo
     assert cloud.names(second) == ["ckpt-2"]
 
 
+@pytest.mark.system
 def test_a_copy_continues_and_is_compared(tpux, cloud, job, tmp_path):
     number, (_, second) = job
     end(tpux, number, tmp_path)
@@ -160,6 +163,7 @@ def test_a_copy_continues_and_is_compared(tpux, cloud, job, tmp_path):
     assert "--from-job takes one URL" in tpux(*words, "x", code=2).stderr
 
 
+@pytest.mark.system
 def test_a_save_of_orbax_that_was_cut_off_in_a_bucket_is_not_complete(tpux, cloud, job, tmp_path):
     """Orbax writes _CHECKPOINT_METADATA into the final directory of a bucket when a save begins."""
     number, (_, second) = job
@@ -181,6 +185,7 @@ def test_a_save_of_orbax_that_was_cut_off_in_a_bucket_is_not_complete(tpux, clou
     assert cloud.names(second) == ["ckpt-200", "ckpt-300"]
 
 
+@pytest.mark.system
 def test_the_newest_is_what_was_written_last_and_not_what_has_the_greatest_name(tpux, cloud, tmp_path):
     config = CONFIG.replace("FILE", str(tmp_path / "go")).replace("'ckpt-*'", "'*.ckpt'")
     number = tpux.create(config)
@@ -218,6 +223,7 @@ def test_a_path_with_a_space_is_one_path(tpux, cloud, tmp_path):
     assert cloud.files.cat_file("runs/a") == b"of somebody else"
 
 
+@pytest.mark.system
 def test_a_copy_does_not_replace_another_checkpoint_of_the_same_name(tpux, cloud, job, tmp_path):
     number, (_, second) = job
     end(tpux, number, tmp_path)

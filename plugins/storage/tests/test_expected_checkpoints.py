@@ -116,6 +116,7 @@ def test_a_job_that_has_not_saved_any_is_not_reported(world: World, output: tupl
     assert warnings(world) == []
 
 
+@pytest.mark.system
 def test_a_resumed_job_has_saved_one_before(world: World, output: tuple[str, Path]) -> None:
     start(world, output)
     save(world, output, "ckpt-1")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tpux_testing import CommandLine, command_contract
 
 CONFIG = "command: {cmd: 'echo step 1 loss ${args}; true', args_style: '{key}={value}'}\n"
@@ -22,6 +24,7 @@ def points(cli: CommandLine, *words: str) -> list[dict[str, str]]:
     return [one["point"] for one in found]
 
 
+@pytest.mark.system
 def test_it_says_what_it_will_cost_and_creates_nothing_without_a_yes(tpux_cli: CommandLine) -> None:
     config = write(tpux_cli)
     done = tpux_cli("sweep", config, "lr=1,2", "bs=3,4", code=2)
@@ -44,6 +47,7 @@ def test_it_says_what_it_will_cost_and_creates_nothing_without_a_yes(tpux_cli: C
     assert tpux_cli.json("list") == []
 
 
+@pytest.mark.system
 def test_one_job_for_each_point_and_typed_again_what_is_missing(tpux_cli: CommandLine) -> None:
     config = write(tpux_cli)
     done = tpux_cli("sweep", config, "lr=1,2", "bs=[3,4]", "-y", "--tag", "t", "--max-parallel", "2")
@@ -72,6 +76,7 @@ def test_one_job_for_each_point_and_typed_again_what_is_missing(tpux_cli: Comman
     tpux_cli("wait", "4")
 
 
+@pytest.mark.system
 def test_the_table_has_the_last_values_and_the_best(tpux_cli: CommandLine) -> None:
     config = write(tpux_cli, "command: {cmd: 'f() { echo \"step: 7, loss: ${1#*=}\"; }; f ${args}'}\n")
     tpux_cli("sweep", config, "x=0.5,0.25,nan", "-y")
@@ -108,6 +113,7 @@ def stored(cli: CommandLine, job: int) -> dict[str, dict[str, object]]:
     return config
 
 
+@pytest.mark.system
 def test_a_failed_point_holds_no_machines_unless_the_user_says_so(tpux_cli: CommandLine) -> None:
     config = write(tpux_cli)
     tpux_cli("sweep", config, "lr=1,2", "-y")
@@ -120,6 +126,7 @@ def test_a_failed_point_holds_no_machines_unless_the_user_says_so(tpux_cli: Comm
         tpux_cli("wait", job)
 
 
+@pytest.mark.system
 def test_another_config_of_the_same_name_needs_a_tag_of_its_own(tpux_cli: CommandLine) -> None:
     config = write(tpux_cli)
     tpux_cli("sweep", config, "lr=1,2", "-y")

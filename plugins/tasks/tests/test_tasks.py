@@ -59,6 +59,7 @@ def runs(cli: CommandLine, job: str) -> None:
     raise AssertionError(f"job {job} does not run")
 
 
+@pytest.mark.system
 def test_one_job_for_each_task_in_the_order_of_their_needs(tpux_cli: CommandLine) -> None:
     file = write(tpux_cli)
     said = tpux_cli("tasks", "run", file).stderr
@@ -81,6 +82,7 @@ def test_one_job_for_each_task_in_the_order_of_their_needs(tpux_cli: CommandLine
     assert first["job"]["tags"] == ["tasks=lab", "task=first"]
 
 
+@pytest.mark.system
 def test_typed_again_it_continues(tpux_cli: CommandLine) -> None:
     file = write(tpux_cli, FILE.replace("depends_on: [first, other]", "depends_on: [first]"))
     tpux_cli("tasks", "run", file)
@@ -122,6 +124,7 @@ def current_config(cli: CommandLine, job: int) -> Path:
     return max(directory.rglob("resolved.json"), key=lambda path: path.stat().st_mtime_ns)
 
 
+@pytest.mark.system
 def test_reset_takes_back_what_the_file_no_longer_has_and_asks_for_a_job_that_runs(tpux_cli: CommandLine) -> None:
     text = FILE.replace("run: 'pwd; echo other', workdir: ~/", "env: {OLD: 1}, run: 'echo \"old=$OLD\"; sleep 600'")
     file = write(tpux_cli, text)
@@ -145,6 +148,7 @@ def is_next(cli: CommandLine, job: object) -> None:
     raise AssertionError(f"job {job} is not the next one")
 
 
+@pytest.mark.system
 def test_a_change_that_is_cut_off_keeps_no_machines_without_end(
     tpux_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_change_that_is_cut_off_keeps_no_machines_without_end(
     assert (shown["state"], stopped["keep"]) == ("stopped", False)
 
 
+@pytest.mark.system
 def test_a_prioritized_task_starts_before_the_others(tpux_cli: CommandLine) -> None:
     waits = f"while [ ! -e {tpux_cli.work}/go ]; do sleep 0.1; done"
     tasks = "".join(f"      - {{id: t{n}, run: 'date +%s.%N >> {tpux_cli.work}/t{n}'}}\n" for n in (1, 2, 3))
@@ -187,6 +192,7 @@ def test_a_prioritized_task_starts_before_the_others(tpux_cli: CommandLine) -> N
     assert sorted(started, key=lambda name: started[name]) == ["t3", "t2", "t1"]
 
 
+@pytest.mark.system
 def test_mistakes_have_their_position_and_nothing_is_created(tpux_cli: CommandLine) -> None:
     mistakes = {
         FILE.replace("[first, other]", "[first, none]"): (
@@ -210,6 +216,7 @@ def test_mistakes_have_their_position_and_nothing_is_created(tpux_cli: CommandLi
     assert tpux_cli.json("list") == []
 
 
+@pytest.mark.system
 def test_two_files_of_one_name_are_not_mixed(tpux_cli: CommandLine) -> None:
     tpux_cli("tasks", "run", write(tpux_cli))
     tpux_cli("wait", "3")
@@ -218,6 +225,7 @@ def test_two_files_of_one_name_are_not_mixed(tpux_cli: CommandLine) -> None:
     assert "of task first has another config" in tpux_cli("tasks", "run", file, code=2).stderr
 
 
+@pytest.mark.system
 def test_command(tpux_cli: CommandLine) -> None:
     file = write(tpux_cli)
     wrong = [["run", "none.yaml"], ["reset"], ["reset", "none", "-f", file], ["reset", "first", "-f", file]]
@@ -227,6 +235,7 @@ def test_command(tpux_cli: CommandLine) -> None:
     assert tpux_cli.json("list") == []
 
 
+@pytest.mark.system
 def test_two_runs_at_once_create_one_job_for_each_task(tpux_cli: CommandLine) -> None:
     write(tpux_cli)
     command = [sys.executable, "-m", "tpux", "tasks", "run", "tasks.yaml"]

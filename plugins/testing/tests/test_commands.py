@@ -86,6 +86,7 @@ def test_the_commands_of_this_dist(command: str, calls: list[list[str]], wrong: 
     command_contract(command, *calls, wrong=wrong)
 
 
+@pytest.mark.system
 @pytest.mark.process
 def test_jobs_of_the_fixture_keep_their_machines_and_are_deleted_afterwards(tmp_path: Path) -> None:
     with CommandLine(tmp_path) as cli:

@@ -214,6 +214,7 @@ def test_wrong_sections(model, message):
     assert message in str(error.value)
 
 
+@pytest.mark.system
 def test_right_sections():
     section_contract("fake", plugin=OfSection(Good))
     section_contract("fake", {"size": 2}, plugin=OfSection(Required))

@@ -480,6 +480,7 @@ def test_a_failure_after_the_summary_names_finished_by(settings, named):
     assert run.failure.hint.startswith("tpux logs 1 --worker 0")
 
 
+@pytest.mark.system
 def test_online_without_a_network_the_service_has_failed(program):
     """With `WANDB_RESUME=allow`, which tpux sets, wandb asks the server before it begins."""
     environment = {
