@@ -197,7 +197,7 @@ def clear_live_line() -> bool:
     Returns:
         True if there was one.
     """
-    global _live_line_shown
+    global _live_line_shown  # noqa: PLW0603  (see `draw_live_line`)
     if shown := _live_line_shown:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -292,6 +292,7 @@ def test_maintenance_host_error_eviction_and_memory(api: Api) -> None:
     assert node["metadata"]["labels"]["cloud.google.com/active-node-maintenance"] == "ONGOING"
     assert len(api.running("ill", 4)) == 4  # it has only been announced
     api.delete("ill")
+    api.cloud.change_kubernetes(retry=60.0)  # the pod of a lost node goes with it, then: not before it is read
     found = {}
     for fault in ("host-error", "evict", "oom"):
         api.create(jobset("ill", hosts=1, topology="2x2"))

@@ -118,11 +118,15 @@ class Jobs:
         """Let the programs end."""
         (self.shared / "finish").touch()
 
+    def events(self, job: str) -> list[dict[str, JsonValue]]:
+        """Return all that has happened to a job; unlike what it shows at the moment, none of it is missed."""
+        files = list(Path(self.cli.env["TPUX_HOME"]).glob(f"jobs/*/*{job}/events.jsonl"))
+        return [json.loads(line) for line in files[0].read_text().splitlines()]
+
     def ended(self, job: str) -> list[dict[str, JsonValue]]:
         """Return the failures with which attempts have ended."""
-        files = list(Path(self.cli.env["TPUX_HOME"]).glob(f"jobs/*/*{job}/events.jsonl"))
-        events = [json.loads(line) for line in files[0].read_text().splitlines()]
-        return [event["failure"] for event in events if event["type"] == "attempt-ended" and event.get("failure")]
+        ends = [event.get("failure") for event in self.events(job) if event["type"] == "attempt-ended"]
+        return [cast("dict[str, JsonValue]", failure) for failure in ends if failure]
 
     def jobsets(self) -> list[Object]:
         """Return the JobSets of the namespace."""
