@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from tpux.cli import tail
+from tpux.store import Store
 
 GATED = "echo up; until [ -e GO ]; do sleep 0.05; done; echo down"
 
@@ -173,6 +174,24 @@ def test_the_hint_where_the_program_has_no_log_names_the_logs_that_there_are(tpu
         f"it has other logs: --attempt {number}, --module prep or tpu\n"
         in tpux("logs", "1", "--attempt", "9", code=2).stderr
     )
+
+
+@pytest.mark.parametrize("command", ["logs", "wait"])
+def test_only_a_command_that_prints_the_output_asks_for_it_soon(tpux, command):
+    job = tpux.create("command: {cmd: 'echo begun; sleep 1000', grace_period: 1s}\n")
+    tpux.until(lambda: tpux.output_so_far(job))
+    follow = tpux.popen(command, *(["-f"] if command == "logs" else []), job)
+    record = Store(tpux.home).record(job, tpux.directory(job).parent.name)
+    if command == "logs":
+        tpux.until(record.is_read)
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):
+            follow.wait(timeout=2)
+        assert not record.is_read()
+    follow.kill()
+    follow.wait(timeout=60)
+    assert not record.is_read(), "a reader that was killed reads no more"
+    tpux("stop", job)
 
 
 def test_wait_for_several_jobs(tpux):

@@ -18,6 +18,7 @@ from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
 from tpux.lifecycle import monitors
+from tpux.lifecycle.run import READ_EVERY
 from tpux.model.events import AttemptEnded, Warned
 from tpux.remote.script import source
 from tpux.supervisor import client
@@ -342,3 +343,22 @@ def _sleeping(world: World) -> list[Path]:
             if command == b"sleep\x00345.6\0" and os.fsencode(world.cloud.root) in variables:
                 found.append(path)
     return found
+
+
+def test_a_silent_program_is_polled_more_often_while_somebody_reads(world: World, quiet: Callable[[], None]) -> None:
+    world.create("watch: {poll_every: 8s}\ncommand: {cmd: 'echo begun; exec sleep 1000', grace_period: 0}")
+    world.until(lambda: world.state.run.running and world.output() and world.output(1))
+    quiet()
+
+    def delay() -> float:
+        for _ in range(20):
+            last = world.controller.advance()
+        assert last is not None
+        return last
+
+    assert delay() == 8.0
+    reading = world.controller.record.reader_lock
+    assert reading.acquire()
+    assert delay() <= READ_EVERY
+    reading.release()
+    assert delay() == 8.0

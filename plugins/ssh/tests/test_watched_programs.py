@@ -125,6 +125,23 @@ def test_a_worker_that_allows_no_second_channel_is_polled(make_server: MakeServe
         assert job.output() == "begin\nmore\n"
 
 
+def test_a_watched_worker_is_polled_while_somebody_reads(make_server: MakeServer, polls: list[int]) -> None:
+    """The script looks at the files only now and then."""
+    with Sandbox() as sandbox:
+        job = start(sandbox, make_server())
+        job.until(is_watched(job, 0))
+        polls.clear()
+        reading = job.controller.record.reader_lock
+        assert reading.acquire()
+        job.until(lambda _: len(polls) > 20)
+        reading.release()
+        job.until(is_watched(job, 0))
+        polls.clear()
+        steps = iter(range(60))
+        job.until(lambda _: next(steps, None) is None)
+        assert polls == []
+
+
 @pytest.mark.parametrize("reconnects", [False, True])
 def test_a_runner_that_is_gone_is_noticed_before_the_next_probe(
     make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, reconnects: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tpux.cli.common import (
 from tpux.cli.tail import Shown, Tail
 from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
 from tpux.durations import format_duration
-from tpux.errors import Exit
+from tpux.errors import Exit, TpuxError
 from tpux.model.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
 from tpux.store import Store, requests
 from tpux.store.record import Record
@@ -91,7 +92,10 @@ def _follow(
     first = current if first is None else first
     status = StatusLine(store, record, since)
     redraws = has_live_line() and sys.stdout.isatty()
+    reading = record.reader_lock  # until this process ends
     for state in watch(store, record, warn=say):
+        with suppress(OSError, TpuxError):  # without it output is shown later
+            reading.held or reading.acquire()
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
             for worker in (index for index in state.run.workers if workers is None or index in workers):
                 if (attempt, worker) not in tails:

@@ -37,12 +37,14 @@ from tpux.model.job import Job
 from tpux.model.machines import Worker
 from tpux.plugin.guard import PluginError
 from tpux.remote.calls import WorkerCalls
-from tpux.remote.output import POLL, RETRY_BACKOFF, Poller, Program, is_quiet
+from tpux.remote.output import POLL, RETRY_BACKOFF, Poller, PollState, Program, is_quiet
 from tpux.remote.process import Status
 from tpux.remote.tasks import WAIT_FOR_ANSWERS
 from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
+READ_EVERY = 0.1
+"""Seconds between two polls while somebody reads the output, of up to 16 workers; of more it takes longer."""
 QUICK_GRACE = 5.0
 """Observed seconds of `watch.verdict_grace` after a mistake that the program itself states."""
 WAIT_FOR_LAST_OUTPUT = 60.0
@@ -72,6 +74,7 @@ class Running(Phase):
         self._begun = False
         self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
+        self._is_read = False
         self.failure: Failure | None = None
         self._provisional: Failure | Finished | None = None
         self._drained = False  # the output was fetched after the end of all processes
@@ -121,7 +124,7 @@ class Running(Phase):
             ends = True
         if self.failure or ends:
             return self._terminate(turn, running.keys())
-        self._delay = FIRST_DELAY if news else min(self._delay * 1.5, turn.job.watch.poll_every)
+        self._delay = FIRST_DELAY if news else min(self._delay * 1.5, self._longest_delay(turn))
         self.quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn, running.keys())
         return Next(after=self._delay if collecting is None else min(self._delay, collecting))
 
@@ -132,10 +135,20 @@ class Running(Phase):
         now, job = turn.clock.monotonic(), turn.job
         if now >= self.quiet_until or self.failure or turn.termination.begun:
             return False
-        self._delay = min(self._delay * 1.5, job.watch.poll_every)
-        if not all(is_quiet(poll, now) for poll in self.poller.polls.values()):
+        self._delay = min(self._delay * 1.5, self._longest_delay(turn))
+        if not all(self._is_known_to_be_quiet(poll, now) for poll in self.poller.polls.values()):
             return False
         return self._observe_silence(turn) < silence_limit(job)
+
+    def _longest_delay(self, turn: Turn) -> float:
+        """Return the longest time between two polls of a silent program, in seconds."""
+        self._is_read = turn.record.is_read()
+        among = READ_EVERY * max(1.0, len(self.poller.polls) / 16)
+        return min(among, turn.job.watch.poll_every) if self._is_read else turn.job.watch.poll_every
+
+    def _is_known_to_be_quiet(self, poll: PollState, now: float) -> bool:
+        """Return whether a poll would find nothing new; what a script on the worker says of that may be late."""
+        return is_quiet(poll, now) and not (poll.followed and self._is_read)
 
     def _next_duty(self, turn: Turn, running: Set[int]) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
@@ -227,7 +240,8 @@ class Running(Phase):
         now, polls = turn.clock.monotonic(), self.poller.polls
         waiting = [index for index, poll in polls.items() if poll.retry_at > now]
         if not ask_all:
-            waiting += [index for index, poll in polls.items() if poll.followed and is_quiet(poll, now)]
+            quiet = self._is_known_to_be_quiet
+            waiting += [index for index, poll in polls.items() if poll.followed and quiet(poll, now)]
         due = open_programs(turn, without=waiting)
         # Once the attempt is to end, none is started that was not started yet.
         return {index: each for index, each in due.items() if index in polls} if self.failure else due

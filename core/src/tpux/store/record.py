@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from tpux.model import json
 from tpux.model.json import JsonValue
 from tpux.store import events, files, open_jobs, published
 from tpux.store.files import JsonFile
-from tpux.store.locks import Lock
+from tpux.store.locks import Lock, is_free
 from tpux.store.state import State
 
 if TYPE_CHECKING:
@@ -109,6 +110,20 @@ class Record:
     def output_log(self, attempt: int, worker: int) -> Path:
         """Return the file of what the command wrote on one worker."""
         return Path(f"{self.directory}/logs/attempt-{attempt}/command_worker_{worker}.log")
+
+    @property
+    def reader_lock(self) -> Lock:
+        """The lock that one of the commands holds that print the output as it comes.
+
+        It is not in the job's directory, which a command would make again that has just been deleted.
+        """
+        return Lock(f"{self.lock.path}.read")
+
+    def is_read(self) -> bool:
+        """Return whether a command waits for output, so that it is to be fetched soon."""
+        with suppress(OSError, TpuxError):  # where that is not known, output is fetched later
+            return not is_free(self.reader_lock.path)
+        return False
 
     def collected(self, attempt: int) -> Path:
         """Return the directory of the files that were fetched from the workers after an attempt."""
