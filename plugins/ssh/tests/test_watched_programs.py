@@ -11,6 +11,7 @@ from network_namespace import Namespace
 from ssh_servers import Server
 from ssh_support import MakeServer
 
+from tpux.lifecycle import run
 from tpux.lifecycle.run import Running
 from tpux.remote import output, process
 from tpux_testing.sandbox import Sandbox, SandboxJob
@@ -125,8 +126,11 @@ def test_a_worker_that_allows_no_second_channel_is_polled(make_server: MakeServe
         assert job.output() == "begin\nmore\n"
 
 
-def test_a_watched_worker_is_polled_while_somebody_reads(make_server: MakeServer, polls: list[int]) -> None:
+def test_a_watched_worker_that_has_written_is_polled_while_somebody_reads(
+    make_server: MakeServer, polls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The script looks at the files only now and then."""
+    monkeypatch.setattr(run, "WRITES", 1e9)
     with Sandbox() as sandbox:
         job = start(sandbox, make_server())
         job.until(is_watched(job, 0))
@@ -134,12 +138,13 @@ def test_a_watched_worker_is_polled_while_somebody_reads(make_server: MakeServer
         reading = job.controller.record.reader_lock
         assert reading.acquire()
         job.until(lambda _: len(polls) > 20)
-        reading.release()
+        monkeypatch.setattr(run, "WRITES", 0.0)
         job.until(is_watched(job, 0))
         polls.clear()
         steps = iter(range(60))
         job.until(lambda _: next(steps, None) is None)
         assert polls == []
+        reading.release()
 
 
 @pytest.mark.parametrize("reconnects", [False, True])

@@ -44,7 +44,9 @@ from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
 READ_EVERY = 0.1
-"""Seconds between two polls while somebody reads the output, of up to 16 workers; of more it takes longer."""
+"""Seconds between two polls of a program that writes, while somebody reads; it is longer for more than 16 workers."""
+WRITES = 30.0
+"""Seconds for which a program counts as one that writes after it has: most workers of a job are silent."""
 QUICK_GRACE = 5.0
 """Observed seconds of `watch.verdict_grace` after a mistake that the program itself states."""
 WAIT_FOR_LAST_OUTPUT = 60.0
@@ -143,12 +145,14 @@ class Running(Phase):
     def _longest_delay(self, turn: Turn) -> float:
         """Return the longest time between two polls of a silent program, in seconds."""
         self._is_read = turn.record.is_read()
-        among = READ_EVERY * max(1.0, len(self.poller.polls) / 16)
-        return min(among, turn.job.watch.poll_every) if self._is_read else turn.job.watch.poll_every
+        now, slow = turn.clock.monotonic(), turn.job.watch.poll_every
+        soon = sum(bool(poll.local) or now < poll.output_at + WRITES for poll in self.poller.polls.values())
+        return min(READ_EVERY * max(1.0, soon / 16), slow) if self._is_read and soon else slow
 
     def _is_known_to_be_quiet(self, poll: PollState, now: float) -> bool:
         """Return whether a poll would find nothing new; what a script on the worker says of that may be late."""
-        return is_quiet(poll, now) and not (poll.followed and self._is_read)
+        soon = self._is_read and poll.followed and now < poll.output_at + WRITES
+        return is_quiet(poll, now) and not soon
 
     def _next_duty(self, turn: Turn, running: Set[int]) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
