@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
     from tpux.store.state import State
 
-POLL_EVERY = 0.1
+POLL_EVERY = 0.05
 """Seconds between two looks at a job's files; the first few are closer together."""
 ENSURE_EVERY = 2.0
 """Seconds between two checks that a supervisor is running."""

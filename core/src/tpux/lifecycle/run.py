@@ -43,7 +43,7 @@ from tpux.remote.tasks import WAIT_FOR_ANSWERS
 from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
-READ_EVERY = 0.1
+READ_EVERY = 0.05
 """Seconds between two polls of a program that writes, while somebody reads; it is longer for more than 16 workers."""
 WRITES = 30.0
 """Seconds for which a program counts as one that writes after it has: most workers of a job are silent."""
