@@ -117,7 +117,7 @@ READERS = {"environ", "environb", "getenv", "getenvb", "getlogin", "getuser", "e
 ALLOWED = {
     # Run in the shell of a command: `connect_job`, what creates a job or changes its config, and the screen.
     "core/src/tpux/lifecycle/connection.py": {"connect_job"},
-    "core/src/tpux/config/__init__.py": {"load"},
+    "core/src/tpux/config/loader.py": {"load"},
     "core/src/tpux/console.py": {"has_colours", "has_live_line"},
     "core/src/tpux/store/secrets.py": {"restore_secrets"},
     "core/src/tpux/lifecycle/change_config.py": {"change_config"},
