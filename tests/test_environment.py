@@ -152,7 +152,6 @@ ALLOWED = {
     # Whose job it is: commands, and the supervisor, which keeps the variable.
     "plugins/history/src/tpux_history/ledger.py": {"own_user"},
     # `tpux reapply`, `tpux tasks`, `tpux monitor` and `tpux web`, which are commands.
-    "plugins/gcp/src/tpux_gcp/reapply.py": {"_user"},
     "plugins/tasks/src/tpux_tasks/task_file.py": {"_make"},
     "plugins/monitor/src/tpux_monitor/actions.py": {"_tpux"},
     "plugins/web/src/tpux_web/jobs.py": {"__init__"},
