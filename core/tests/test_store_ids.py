@@ -76,11 +76,12 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "jobs/me").iterdir()) == ["000001"]
 
 
-def test_what_is_noted_of_removed_jobs_survives_a_torn_line(tmp_path):
+@pytest.mark.parametrize("torn", [b'{"job": "00', b"\0" * 30, b'{"job": "00\n'])
+def test_what_is_noted_of_removed_jobs_survives_a_torn_line(tmp_path, torn):
     store = Store(tmp_path)
     store.add_unreleased("000001", "tpu-a may still exist")
-    with (store.supervisor / "unreleased.jsonl").open("a") as file:
-        file.write('{"job": "00\n')  # torn by a loss of power
+    with (store.supervisor / "unreleased.jsonl").open("ab") as file:
+        file.write(torn)  # by a loss of power
     store.add_unreleased("000002", "tpu-b may still exist")
     assert [store.unreleased(job) for job in ("000001", "000002", "000003")] == [
         "tpu-a may still exist",

@@ -310,7 +310,7 @@ class Store:
 
     def _note(self, name: str, facts: Mapping[str, JsonValue]) -> None:
         self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.append(self.supervisor / name, files.dump(facts))
+        files.append(self.supervisor / name, b"\n" + files.dump(facts))  # the last line may be torn: not to its end
 
     def _noted(self, name: str, job: str) -> Mapping[str, JsonValue] | None:
         """Return the last of the lines about a job; None if there is none. A torn line is skipped."""
