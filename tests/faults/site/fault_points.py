@@ -71,7 +71,8 @@ def _file_place(path, content, **_) -> str:
     event = json.loads(content)
     if event["type"] == "state-changed":
         global _state  # noqa: PLW0603
-        _state = f"{_state.rpartition(' to ')[2]} to {event['to']}"  # until it is the state
+        _read_state()  # this supervisor may have waited for the lock since an earlier state
+        _state = f"{_state} to {event['to']}"  # until it is the state
     return f"event {event['type']}"
 
 
