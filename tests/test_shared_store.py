@@ -342,7 +342,7 @@ def test_what_another_member_registers_does_not_decide_what_is_deleted(shared: S
     shared.tpux(BOB, "hold", "own", **other)
     assert "own in us-central2-b is READY" in shared.tpux(BOB, "reapply", "own", "-y", **other)
     shared.plant(CY, shared.store / "published" / CY / "active/000009", "{}")
-    assert f"(1 active jobs of {CY}, whose records only they can read: tpux find)" in shared.tpux(
+    assert f"(1 active job of {CY}; only their owners can read them; tpux find says who uses what)" in shared.tpux(
         BOB, "list", "--all-users"
     )
     assert CY not in shared.tpux(BOB, "list")

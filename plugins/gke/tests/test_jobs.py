@@ -155,7 +155,8 @@ def test_jobset_is_uninstalled(jobs: Jobs) -> None:
 def test_no_node_pool(jobs: Jobs) -> None:
     """Without capacity the job waits with the scheduler's words, until its own limit."""
     jobs.cluster.change_kubernetes(node_pools=[])
-    job = jobs.start(provision_timeout="20s")
+    # Of a shape of its own: a pool that the cluster made for an earlier test may still be there.
+    job = jobs.start(provision_timeout="20s", accelerator="v6e-32")
     jobs.until(job, "failed")
     assert any("nodes are available" in str(event) for event in jobs.events(job) if event["type"] == "waiting")
 

@@ -153,8 +153,8 @@ def test_the_tpu_that_an_earlier_call_has_made_stays_when_it_is_typed_again(clou
     assert sent(cloud, "nodes.delete") == before + 2
 
 
-def test_the_hold_of_a_call_that_was_killed_ends_when_it_is_typed_again(cloud, by_hand, cli):
-    by_hand("one")
+def reapply_and_kill_it(cloud, cli):
+    """Kill a `tpux reapply one` while it waits for the TPU, which becomes ready without it."""
     cloud.delay(node_CREATING=2)
     typed = Typed(cli, "reapply", "one", "-y", "--for", "6h")
     cloud.wait_for("one", "CREATING")
@@ -162,6 +162,11 @@ def test_the_hold_of_a_call_that_was_killed_ends_when_it_is_typed_again(cloud, b
     typed.end()
     cloud.wait_for("one", "READY")
     cloud.delay(node_CREATING=0.02)
+
+
+def test_the_hold_of_a_call_that_was_killed_ends_when_it_is_typed_again(cloud, by_hand, cli):
+    by_hand("one")
+    reapply_and_kill_it(cloud, cli)
     assert machines.holder_of(LEASE) == machines.HOLD
     assert "is READY: an earlier call has created it again" in cli("reapply", "one", "-y").stderr
     assert not machines.holder_of(LEASE)
@@ -170,13 +175,7 @@ def test_the_hold_of_a_call_that_was_killed_ends_when_it_is_typed_again(cloud, b
 def test_a_hold_of_the_users_own_stays_when_an_earlier_call_has_created_it(cloud, by_hand, cli):
     by_hand("one")
     cli("tpu", "register", "one")
-    cloud.delay(node_CREATING=2)
-    typed = Typed(cli, "reapply", "one", "-y", "--for", "6h")
-    cloud.wait_for("one", "CREATING")
-    typed.process.kill()
-    typed.end()
-    cloud.wait_for("one", "READY")
-    cloud.delay(node_CREATING=0.02)
+    reapply_and_kill_it(cloud, cli)
     cli("hold", "one", "--note", "mine")
     cli("reapply", "one", "-y")
     assert machines.lease_of(LEASE)["note"] == "mine"

@@ -130,7 +130,7 @@ def test_a_watched_worker_that_has_written_is_polled_while_somebody_reads(
     make_server: MakeServer, polls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script looks at the files only now and then."""
-    monkeypatch.setattr(run, "WRITES", 1e9)
+    monkeypatch.setattr(run, "RECENT", 1e9)
     with Sandbox() as sandbox:
         job = start(sandbox, make_server())
         job.until(is_watched(job, 0))
@@ -138,7 +138,7 @@ def test_a_watched_worker_that_has_written_is_polled_while_somebody_reads(
         reading = job.controller.record.reader_lock
         assert reading.acquire()
         job.until(lambda _: len(polls) > 20)
-        monkeypatch.setattr(run, "WRITES", 0.0)
+        monkeypatch.setattr(run, "RECENT", 0.0)
         job.until(is_watched(job, 0))
         polls.clear()
         steps = iter(range(60))

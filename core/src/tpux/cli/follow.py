@@ -92,10 +92,11 @@ def _follow(
     first = current if first is None else first
     status = StatusLine(store, record, since)
     redraws = has_live_line() and sys.stdout.isatty()
-    reading = record.reader_lock  # until this process ends
+    reading = record.reader_lock  # released with it, as this function ends
     for state in watch(store, record, warn=say):
-        with suppress(OSError, TpuxError):  # without it output is shown later
-            reading.held or reading.acquire()
+        if not reading.held:
+            with suppress(OSError, TpuxError):  # without it output is shown later
+                reading.acquire()
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
             for worker in (index for index in state.run.workers if workers is None or index in workers):
                 if (attempt, worker) not in tails:

@@ -45,8 +45,8 @@ from tpux.remote.termination import StackSaver
 FIRST_DELAY = 0.05
 READ_EVERY = 0.05
 """Seconds between two polls of a program that writes, while somebody reads; it is longer for more than 16 workers."""
-WRITES = 30.0
-"""Seconds for which a program counts as one that writes after it has: most workers of a job are silent."""
+RECENT = 30.0
+"""Seconds after its last output for which a program counts as one that writes: most workers of a job are silent."""
 QUICK_GRACE = 5.0
 """Observed seconds of `watch.verdict_grace` after a mistake that the program itself states."""
 WAIT_FOR_LAST_OUTPUT = 60.0
@@ -76,7 +76,7 @@ class Running(Phase):
         self._begun = False
         self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
-        self._is_read = False
+        self._is_read = False  # whether somebody waits for output
         self.failure: Failure | None = None
         self._provisional: Failure | Finished | None = None
         self._drained = False  # the output was fetched after the end of all processes
@@ -105,6 +105,7 @@ class Running(Phase):
             return self._leave(turn)
         if not self._begun:
             self._begin(turn)
+        self._is_read = turn.record.is_read()
         if self._is_still_quiet(turn):
             return Next(after=self._delay)
         ending = bool(turn.state.endings or turn.termination.begun or self.failure)
@@ -143,16 +144,14 @@ class Running(Phase):
         return self._observe_silence(turn) < silence_limit(job)
 
     def _longest_delay(self, turn: Turn) -> float:
-        """Return the longest time between two polls of a silent program, in seconds."""
-        self._is_read = turn.record.is_read()
+        """Return the longest time between two polls, in seconds: a short one while somebody reads what is written."""
         now, slow = turn.clock.monotonic(), turn.job.watch.poll_every
-        soon = sum(bool(poll.local) or now < poll.output_at + WRITES for poll in self.poller.polls.values())
-        return min(READ_EVERY * max(1.0, soon / 16), slow) if self._is_read and soon else slow
+        often = sum(bool(poll.local) or _writes(poll, now) for poll in self.poller.polls.values())
+        return min(READ_EVERY * max(1.0, often / 16), slow) if self._is_read and often else slow
 
     def _is_known_to_be_quiet(self, poll: PollState, now: float) -> bool:
         """Return whether a poll would find nothing new; what a script on the worker says of that may be late."""
-        soon = self._is_read and poll.followed and now < poll.output_at + WRITES
-        return is_quiet(poll, now) and not soon
+        return is_quiet(poll, now) and not (self._is_read and poll.followed and _writes(poll, now))
 
     def _next_duty(self, turn: Turn, running: Set[int]) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
@@ -429,6 +428,10 @@ def silence_limit(job: Job) -> float:
     """Return the seconds of silence after which a program has stalled, or may have finished."""
     limits = (job.job.stalled_after, job.watch.straggler_grace if job.command.finished_by else None)
     return min((limit for limit in limits if limit is not None), default=math.inf)
+
+
+def _writes(poll: PollState, now: float) -> bool:
+    return now < poll.output_at + RECENT
 
 
 def _last_output(turn: Turn) -> str:

@@ -2,9 +2,10 @@
 
 On this machine (`Host.local_home`) that is read from the sizes and times of its files, without a process. On another
 one, if the transport can run a script beside other calls (`Host.stream`), `scripts/watch.sh` looks at the files and
-writes a byte when one has changed, and another as a sign of life. A step takes what has arrived without waiting, and
-polls only the workers that have reported a change, were silent for `LONGEST_SILENCE`, or are due for the check of their
-runner (`output.PROBE_EVERY`). A reported change is cleared before the files are read, never after, so none is missed.
+writes a byte when one has changed, and another as a sign of life, as long as the runner lives. A step takes what has
+arrived without waiting, and polls only the workers that have reported a change, were silent for `LONGEST_SILENCE`, or
+are due for the check of their runner: each `output.PROBE_EVERY`, and once the script has ended, whatever the reason. A
+reported change is cleared before the files are read, never after, so none is missed.
 
 While a program ends, and after the allocator has reported a loss, all workers are polled.
 """

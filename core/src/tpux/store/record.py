@@ -113,9 +113,9 @@ class Record:
 
     @property
     def reader_lock(self) -> Lock:
-        """The lock that one of the commands holds that print the output as it comes.
+        """The lock that a command holds while it prints the output as it comes. Of several commands one holds it.
 
-        It is not in the job's directory, which a command would make again that has just been deleted.
+        It is not in the job's directory: to take it would create the directory of a job again that was just deleted.
         """
         return Lock(f"{self.lock.path}.read")
 

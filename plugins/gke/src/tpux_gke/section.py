@@ -59,7 +59,11 @@ _LASTING = frozenset({"persistentVolumeClaim", "nfs", "csi", "gcePersistentDisk"
 _FLEETING = ("secrets-store", "cert-manager", "spiffe")
 """In the names of CSI drivers that bring secrets or certificates."""
 HOME = "/tpux/home"
-_OWN_VOLUMES: Mapping[str, dict[str, object]] = {HOME: {"emptyDir": {}}, "/dev/shm": {"emptyDir": {"medium": "Memory"}}}  # noqa: S108
+_OWN_VOLUMES: Mapping[str, dict[str, object]] = {
+    HOME: {"emptyDir": {}},
+    "/dev/shm": {"emptyDir": {"medium": "Memory"}},  # noqa: S108  (in the pod)
+}
+"""What every pod has, by mount path."""
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 
 
