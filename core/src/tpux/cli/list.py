@@ -133,8 +133,8 @@ def show_jobs(
     _say_what_is_left_out(rows, older, filtered=bool(state or name or tag))
     if theirs := active_of_others(store) if users else []:
         whose = ", ".join(dict.fromkeys(file.user for file in theirs))
-        jobs = f"{len(theirs)} active job{'s' if len(theirs) > 1 else ''} of {whose}"
-        typer.echo(f"({jobs}; only their owners can read them; tpux find says who uses what)", err=True)
+        count = f"{len(theirs)} active job{'s' if len(theirs) > 1 else ''} of {whose}"
+        typer.echo(f"({count}; only their owners can read them; tpux find says who uses what)", err=True)
     if report := orphans.last_report(store):
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         for orphan in report.orphans:
