@@ -89,10 +89,16 @@ def test_a_full_disk_on_one_of_four_workers(tpux):
     tpux.until(lambda: len(list(tpux.directory(job).glob("machines/*/worker-*/waiting"))) == 4)
     homes = [tpux.machines(job) / f"worker-{worker}" for worker in range(4)]
     small = homes[2] / "data"
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tpux-test", small], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount here: {mounted.stderr.decode()}")
+    containers = [tpux.work / f"container-{number:04}" / "merged" for number in range(24)]
+    for place in containers:
+        place.mkdir(parents=True)
+    mounts: list[Path] = []
     try:
+        for place in (*containers, small):
+            mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tpux-test", place], capture_output=True)
+            if mounted.returncode:
+                pytest.skip(f"cannot mount here: {mounted.stderr.decode()}")
+            mounts.append(place)
         for worker in (0, 1, 3):
             (homes[worker] / "go").touch()
         logs = tpux.directory(job) / "logs"
@@ -100,7 +106,8 @@ def test_a_full_disk_on_one_of_four_workers(tpux):
         (homes[2] / "go").touch()
         tpux("wait", job, code=100)
     finally:
-        subprocess.run(["umount", "-l", small], check=True)
+        for place in mounts:
+            subprocess.run(["umount", "-l", place], check=True)
     failure = tpux.show(job)["failure"]
     assert (failure["kind"], failure["worker"]) == ("setup", 2)
     start = f"script: the disk of worker 2 is full ({small}: 0 of 1.0 MB): `run the set-up script` exited with 1: "
