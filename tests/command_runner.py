@@ -121,7 +121,7 @@ def _modules_of(env: Mapping[str, str]) -> Iterator[None]:
         with mock.patch.object(sys, "path", [*own, *sys.path]):
             yield
     finally:
-        for name, module in [*sys.modules.items()]:
+        for name, module in sys.modules.copy().items():
             if (getattr(module, "__file__", None) or "").startswith(tuple(f"{directory}/" for directory in own)):
                 del sys.modules[name]
 

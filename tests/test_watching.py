@@ -198,8 +198,12 @@ def test_the_stacks_are_saved_once_although_the_supervisor_was_killed_meanwhile(
         world.restart_supervisor()
     world.until(lambda: world.turn.termination.begun)
     hint = world.controller.phase.failure.hint
-    world.clock.ahead += 3601
-    world.until("failed")
+
+    def has_failed() -> bool:
+        world.clock.ahead += 3601  # in each step: a worker's grace begins once its program has got SIGTERM
+        return world.state.state == "failed"
+
+    world.until(has_failed)
     for worker in range(2):
         assert world.output(worker).count("which is ended because it is silent:\na stack\n") == 1
     assert hint == "where it hung is at the end of its output: tpux logs 1 -n 50", "as the first supervisor said"

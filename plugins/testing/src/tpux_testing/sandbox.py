@@ -61,7 +61,10 @@ class Sandbox:
 
     def __enter__(self) -> Sandbox:
         with ExitStack() as stack:
-            made = self._given or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpux-testing-")))
+            # What a plugin has started may still write there.
+            made = self._given or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="tpux-testing-", ignore_cleanup_errors=True))
+            )
             self.home = made.resolve()
             self.home.mkdir(parents=True, exist_ok=True)
             stack.enter_context(environment(HOME=str(self.home), **{env.HOME: str(self.home / ".tpux")}))
