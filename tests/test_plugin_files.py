@@ -379,7 +379,24 @@ def test_a_file_is_checked_and_shown(runner, own_runner):
     assert f"local file {own_runner}/my_rule.py" in shown
     assert "times (integer; default 3)" in shown
     done = runner("plugins", "check", str(own_runner / "my_rule.py"))
-    assert done.stdout.splitlines() == ["ok: declaration", "ok: hooks_contract"]
+    assert done.stdout.splitlines() == ["ok: declaration", "ok: hooks_contract", "ok: section_contract"]
     write(own_runner / "my_rule.py", RULE.replace("failure: Failure)", "failure: Failure, restarts=None)"))
     done = runner("plugins", "check", str(own_runner / "my_rule.py"), code=1)
     assert "the argument restarts has a default" in done.stderr
+
+
+def test_a_file_passes_the_contract_of_its_kind_or_does_not(runner):
+    module = (
+        "from tpux import hookimpl, sh\n\n"
+        "@hookimpl\ndef check():\n    yield sh('test -e ~/data')\n\n"
+        "@hookimpl\ndef setup():\n    yield sh('echo x >~/data')\n"
+    )
+    path = write(runner.work / "data.py", module)
+    config = write(
+        runner.work / "job.yaml", "plugins: {files: [./data.py]}\nsetup: {modules: [data]}\ncommand: {cmd: x}\n"
+    )
+    assert f"hint: tpux plugins check {path} --config FILE" in runner("plugins", "check", str(path)).stdout
+    assert "ok: module_contract" in runner("plugins", "check", str(path), "-c", str(config)).stdout
+    write(path, module.replace("test -e", "test ! -e"))
+    failed = runner("plugins", "check", str(path), "-c", str(config), code=1).stderr
+    assert "failed: module_contract: plugin data, hook check: it succeeds on a new worker" in failed

@@ -110,7 +110,11 @@ def _absolute(value: JsonValue, directory: Path, files: Collection[Path]) -> Jso
 
 
 def run_contracts(
-    word: str, plugins: Plugins, config: ContractConfig | None = None, secrets: Collection[str] = ()
+    word: str,
+    plugins: Plugins,
+    config: ContractConfig | None = None,
+    secrets: Collection[str] = (),
+    plugin: object = None,
 ) -> Iterator[ContractResult]:
     """Run the contracts that fit a plugin, each when its result is asked for.
 
@@ -122,8 +126,9 @@ def run_contracts(
         config: the config for the contracts that call hooks or run steps, from `load_config`; without it these are
             skipped.
         secrets: the variables that the config refers to.
+        plugin: the module to use, if it is that of a file.
     """
-    yield run_contract("hooks_contract", lambda: hooks_contract(word))
+    yield run_contract("hooks_contract", lambda: hooks_contract(word, plugin=plugin))
     if LOCAL not in plugins.names():
         hint = "pip install tpux-plugin-local"
         for name in [*(["section_contract"] if _has_section(plugins, word) else []), *_fitting(plugins, word)]:
@@ -131,13 +136,13 @@ def run_contracts(
         return
     with _throw_away_home(secrets), ExitStack() as stack:
         if _has_section(plugins, word):
-            yield _section(word, plugins, config)
+            yield _section(word, plugins, config, plugin)
         if config is None:
-            hint = f"tpux plugins check {word} --config FILE"
+            hint = f"tpux plugins check {getattr(plugin, '__file__', word)} --config FILE"
             for name in _fitting(plugins, word):
                 yield ContractResult(name, "skipped", "it needs a config", hint)
             return
-        check = _Check(word, config, stack)
+        check = _Check(word, config, stack, plugin)
         for name, run in _fitting(plugins, word).items():
             yield run(check, name)
         ended = run_contract("fixture", stack.close)
@@ -166,7 +171,7 @@ def _has_section(plugins: Plugins, word: str) -> bool:
     return plugins.implements(word, spec.config_section) or plugins.implements(word, spec.tpu_section)
 
 
-def _section(word: str, plugins: Plugins, config: ContractConfig | None) -> ContractResult:
+def _section(word: str, plugins: Plugins, config: ContractConfig | None, plugin: object) -> ContractResult:
     """Test the section; without an example of one that has required keys, its documentation alone."""
     name, example = "section_contract", (config or {}).get(word)
     with suppress(TpuxError):  # a wrong answer of config_section is the contract's finding
@@ -175,11 +180,12 @@ def _section(word: str, plugins: Plugins, config: ContractConfig | None) -> Cont
         if isinstance(example, list) and own:  # a short form of the section
             example = own.model_validate(example).model_dump(mode="json", exclude_unset=True)
         if required and not example:
-            documented = run_contract(name, lambda: documentation_contract(word))
+            documented = run_contract(name, lambda: documentation_contract(word, plugin=plugin))
             message = f"the keys are documented; testing values needs a section {word} with {', '.join(required)}"
-            hint = f"tpux plugins check {word} --config FILE"
+            hint = f"tpux plugins check {getattr(plugin, '__file__', word)} --config FILE"
             return documented if documented.outcome == "failed" else ContractResult(name, "skipped", message, hint)
-    return run_contract(name, lambda: section_contract(word, example if isinstance(example, dict) else None))
+    keys = example if isinstance(example, dict) else None
+    return run_contract(name, lambda: section_contract(word, keys, plugin=plugin))
 
 
 class _Check:
@@ -189,10 +195,12 @@ class _Check:
         word: the plugin.
         config: the user's config.
         stack: ends the plugin's fixture.
+        plugin: the module to use, if it is that of a file.
     """
 
-    def __init__(self, word: str, config: ContractConfig, stack: ExitStack) -> None:
+    def __init__(self, word: str, config: ContractConfig, stack: ExitStack, plugin: object) -> None:
         self.word = word
+        self.plugin = plugin
         own = {word: config[word]} if word in config else {}
         tpu = config.get("tpu") or {}
         self._selected = isinstance(tpu, dict) and tpu.get("allocation_mode", LOCAL) == word
@@ -236,11 +244,15 @@ class _Check:
 
     def module(self, name: str) -> ContractResult:
         """Test a module."""
-        return self.run(name, lambda one: module_contract(self.word, self.section(one), new_host=one.new_host))
+
+        def contract(one: LocalFixture) -> None:
+            module_contract(self.word, self.section(one), plugin=self.plugin, new_host=one.new_host)
+
+        return self.run(name, contract)
 
     def environment(self, name: str) -> ContractResult:
         """Test an environment."""
-        return self.run(name, lambda one: environment_contract(self.word, self.section(one)))
+        return self.run(name, lambda one: environment_contract(self.word, self.section(one), plugin=self.plugin))
 
     def allocator(self, name: str) -> ContractResult:
         """Test an allocator."""
@@ -260,12 +272,12 @@ class _Check:
     def detector(self, name: str) -> ContractResult:
         """Test a detector."""
         own = {key: value for key, value in self._fixture.config.items() if key == self.word}
-        return self.run(name, lambda _: detector_contract(self.word, config=own))
+        return self.run(name, lambda _: detector_contract(self.word, config=own, plugin=self.plugin))
 
     def listener(self, name: str) -> ContractResult:
         """Test a listener."""
         own = {key: value for key, value in self._fixture.config.items() if key == self.word}
-        return self.run(name, lambda _: listener_contract(self.word, own))
+        return self.run(name, lambda _: listener_contract(self.word, own, plugin=self.plugin))
 
 
 _KINDS: dict[str, tuple[tuple[Callable[..., object], ...], Callable[[_Check, str], ContractResult]]] = {

@@ -197,16 +197,17 @@ def section_contract(word: str, example: Mapping[str, object] | None = None, *, 
 
 
 @contract
-def documentation_contract(word: str) -> None:
+def documentation_contract(word: str, *, plugin: object = None) -> None:
     """Test the part of `section_contract` that needs no example: each section and each key is documented.
 
     Args:
         word: the plugin.
+        plugin: the module or object to use, if it is not installed.
 
     Raises:
         ContractError: a docstring is missing; also if the plugin has no section.
     """
-    with Sandbox() as sandbox:
+    with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
         _documented_sections(sandbox, word)
 
 

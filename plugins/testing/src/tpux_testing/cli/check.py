@@ -31,7 +31,7 @@ ConfigOption = Annotated[
 
 @app.command(
     epilog="Example: tpux plugins check apt --config train.yaml\n\nExample: tpux plugins check tpux-plugin-apt --json"
-    "\n\nExample: tpux plugins check ./my_rule.py"
+    "\n\nExample: tpux plugins check ./my_rule.py --config train.yaml"
 )
 def check(word: PluginOrDist, config: ConfigOption = None, json: Json = False) -> None:
     """Check a plugin, or all that a dist provides, with the contracts of `tpux_testing` that fit.
@@ -41,7 +41,7 @@ def check(word: PluginOrDist, config: ConfigOption = None, json: Json = False) -
     their dist names. A cloud is never contacted, and without such a fixture the contract is skipped. A listener really
     is called: name a test server in FILE. Of a command: its name and import, and whether it can be run; if PLUGIN is a
     dist, such as tpux-plugin-gcp, also its help, its errors of use and what it prints. Of a file: what
-    plugins.files checks, and its hooks.
+    plugins.files checks, and the same contracts, with a config whose plugins.files names it.
     """
     from tpux.plugin.manager import Plugins
 
@@ -73,7 +73,7 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
             yield ContractResult("declaration", outcomes.get(finding.level, "ok"), message, finding.hint)
 
     if word.endswith(".py"):
-        yield from _check_file(Path(word), plugins)
+        yield from _check_file(Path(word), plugins, file)
         return
     commands = installed_commands()
     config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())
@@ -91,17 +91,17 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
         yield from run_contracts(word, plugins, config, secrets)
 
 
-def _check_file(path: Path, plugins: Plugins) -> Iterator[ContractResult]:
+def _check_file(path: Path, plugins: Plugins, config: Path | None) -> Iterator[ContractResult]:
     from tpux.plugin import local_files
-    from tpux_testing.plugin_check import run_contract
-    from tpux_testing.static import hooks_contract
+    from tpux_testing.plugin_check import load_config, run_contract, run_contracts
 
     name = path.stem
+    given, secrets = load_config(config, plugins) if config else (None, frozenset[str]())
     file = plugins.with_files(local_files.found([path.absolute()], plugins.installed))
     declared = run_contract("declaration", lambda: file.load(name))
     yield declared
     if declared.outcome == "ok":
-        yield run_contract("hooks_contract", lambda: hooks_contract(name, plugin=file.load(name)))
+        yield from run_contracts(name, file, given, secrets, file.load(name))
 
 
 def _check_command(name: str) -> Iterator[ContractResult]:
