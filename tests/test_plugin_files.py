@@ -400,3 +400,5 @@ def test_a_file_passes_the_contract_of_its_kind_or_does_not(runner):
     write(path, module.replace("test -e", "test ! -e"))
     failed = runner("plugins", "check", str(path), "-c", str(config), code=1).stderr
     assert "failed: module_contract: plugin data, hook check: it succeeds on a new worker" in failed
+    write(path, "import nothing_of_this_name\n")
+    assert "failed: declaration" in runner("plugins", "check", str(path), "-c", str(config), code=1).stderr

@@ -71,8 +71,7 @@ def _(event: events.Allocated) -> str:
 
 
 @describe_event.register
-def _(event: events.CleanUpStarted) -> str:
-    del event
+def _(_: events.CleanUpStarted) -> str:
     return "removing what must not stay on the workers"
 
 
@@ -87,8 +86,7 @@ def _(event: events.Transferred) -> str:
 
 
 @describe_event.register
-def _(event: events.ReleaseStarted) -> str:
-    del event
+def _(_: events.ReleaseStarted) -> str:
     return "releasing the machines"
 
 

@@ -126,8 +126,7 @@ def _(event: events.Allocated, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.CleanUpStarted, state: State) -> State:
-    del event
+def _(_: events.CleanUpStarted, state: State) -> State:
     return replace(state, prepared=False, cleaning_up=True)
 
 
@@ -152,8 +151,7 @@ def _(event: events.Transferred, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.ReleaseStarted, state: State) -> State:
-    del event
+def _(_: events.ReleaseStarted, state: State) -> State:
     return replace(state, releasing=True)
 
 
@@ -166,8 +164,7 @@ def _(event: events.WorkerUpdated, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.Released, state: State) -> State:
-    del event
+def _(_: events.Released, state: State) -> State:
     return _without_machines(state)
 
 
@@ -228,8 +225,7 @@ def _(event: events.AttemptStarted, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.AttemptRunning, state: State) -> State:
-    del event
+def _(_: events.AttemptRunning, state: State) -> State:
     return replace(state, run=replace(state.run, running=True))
 
 

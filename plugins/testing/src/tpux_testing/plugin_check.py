@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import site
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -138,7 +139,7 @@ def run_contracts(
         if _has_section(plugins, word):
             yield _section(word, plugins, config, plugin)
         if config is None:
-            hint = f"tpux plugins check {getattr(plugin, '__file__', word)} --config FILE"
+            hint = _with_config(word, plugin)
             for name in _fitting(plugins, word):
                 yield ContractResult(name, "skipped", "it needs a config", hint)
             return
@@ -148,6 +149,10 @@ def run_contracts(
         ended = run_contract("fixture", stack.close)
         if ended.outcome != "ok":
             yield replace(ended, message=f"the local fixture of {word} did not end: {ended.message}")
+
+
+def _with_config(word: str, plugin: object) -> str:
+    return f"tpux plugins check {shlex.quote(getattr(plugin, '__file__', word))} --config FILE"
 
 
 def run_contract(name: str, contract: Callable[[], object]) -> ContractResult:
@@ -182,7 +187,7 @@ def _section(word: str, plugins: Plugins, config: ContractConfig | None, plugin:
         if required and not example:
             documented = run_contract(name, lambda: documentation_contract(word, plugin=plugin))
             message = f"the keys are documented; testing values needs a section {word} with {', '.join(required)}"
-            hint = f"tpux plugins check {getattr(plugin, '__file__', word)} --config FILE"
+            hint = _with_config(word, plugin)
             return documented if documented.outcome == "failed" else ContractResult(name, "skipped", message, hint)
     keys = example if isinstance(example, dict) else None
     return run_contract(name, lambda: section_contract(word, keys, plugin=plugin))

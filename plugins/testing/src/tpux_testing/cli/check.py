@@ -96,11 +96,11 @@ def _check_file(path: Path, plugins: Plugins, config: Path | None) -> Iterator[C
     from tpux_testing.plugin_check import load_config, run_contract, run_contracts
 
     name = path.stem
-    given, secrets = load_config(config, plugins) if config else (None, frozenset[str]())
     file = plugins.with_files(local_files.found([path.absolute()], plugins.installed))
     declared = run_contract("declaration", lambda: file.load(name))
     yield declared
     if declared.outcome == "ok":
+        given, secrets = load_config(config, plugins) if config else (None, frozenset[str]())
         yield from run_contracts(name, file, given, secrets, file.load(name))
 
 
